@@ -1,10 +1,10 @@
-//! Who lets a world's time follow the machine's sleeps until something is due. What others do to the world meanwhile
-//! may be due before: then it is woken by an alarm, and by nothing else.
+//! An alarm wakes the thread that sleeps until a world's next event is due. Another thread's action may make
+//! something due earlier; then the world rings the alarm.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Wakes the one who waits for it.
+/// Wakes one waiting thread.
 #[derive(Debug, Default)]
 pub struct Alarm {
     rung: Mutex<bool>,
@@ -12,19 +12,19 @@ pub struct Alarm {
 }
 
 impl Alarm {
-    /// One that has not been rung.
+    /// Returns an alarm that has not been rung.
     #[must_use]
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// Wakes who waits, or else who waits next.
+    /// Wakes the waiting thread, or the next one to wait.
     pub fn ring(&self) {
         *self.rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.changed.notify_one();
     }
 
-    /// Waits until it is rung, and so long at most, in the machine's time.
+    /// Waits until the alarm is rung, at most `limit` of the machine's time.
     pub fn wait(&self, limit: Duration) {
         let rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.changed.wait_timeout_while(rung, limit, |rung| !*rung);
@@ -32,11 +32,11 @@ impl Alarm {
     }
 }
 
-/// When a world wakes who lets its time follow.
+/// An alarm with the virtual time until which it is of interest.
 #[derive(Debug)]
 pub(crate) struct Watch {
     alarm: Arc<Alarm>,
-    /// It looks again then, so that nothing due later is of interest.
+    /// Virtual time at which the sleeper wakes anyway, in ns; later events do not ring.
     until: u64,
 }
 
@@ -45,7 +45,7 @@ impl Watch {
         Self { alarm, until }
     }
 
-    /// Something is due then. It is rung once.
+    /// Notes that something is due at `due`; rings if that is before `until`. Rings once.
     pub(crate) fn due(&mut self, due: u64) {
         if due < self.until {
             self.until = 0;
@@ -62,7 +62,7 @@ mod tests {
     use crate::{LinkFaults, Sim, SimConfig};
 
     #[test]
-    fn an_alarm_that_was_rung_before_is_heard_once() {
+    fn an_alarm_rung_before_wakes_once() {
         let alarm = Alarm::new();
         alarm.ring();
         alarm.ring();
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_world_rings_for_what_is_due_before_it_is_looked_at_again() {
+    fn a_world_rings_if_something_is_due_before_the_next_wake() {
         let sim = Sim::new(SimConfig::default());
         let [one, other] = ["a", "b"].map(|name| {
             let mac = [2, 0, 0, 0, 0, name.as_bytes()[0]];

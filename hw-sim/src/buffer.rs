@@ -9,7 +9,7 @@ use crate::iommu::Iommu;
 
 /// Smallest page of a page list.
 const LOG_ADAPTER_PAGE: u32 = 12;
-/// `page_offset` counts this part of the page, whatever the page's size.
+/// `page_offset` is in units of 1/64 of a page, whatever the page's size.
 const LOG_OFFSETS_PER_PAGE: u32 = 6;
 
 /// The memory of a queue.
@@ -35,8 +35,8 @@ pub enum BufferError {
 }
 
 impl QueueBuffer {
-    /// A buffer of `bytes` in `pages` of 2^(12 + `log_page_size`) bytes, starting `page_offset`
-    /// 64ths of a page into the first.
+    /// Returns the buffer of `bytes` in `pages` of 2^(12 + `log_page_size`) bytes, starting `page_offset` 64ths of a
+    /// page into the first.
     ///
     /// # Errors
     /// [`BufferError`]: an address that is not 4 KiB aligned, or fewer pages than `bytes` need.
@@ -55,7 +55,7 @@ impl QueueBuffer {
         })
     }
 
-    /// All of `pages` of 2^`log_page` bytes, from byte `offset` of the first on.
+    /// Returns the buffer of all `pages` of 2^`log_page` bytes, from byte `offset` of the first on.
     ///
     /// # Errors
     /// An address that is not 4 KiB aligned.
@@ -73,7 +73,7 @@ impl QueueBuffer {
         })
     }
 
-    /// The `bytes` bytes from byte `at` on, if they lie in the buffer.
+    /// Returns the `bytes` bytes from byte `at` on, if they lie in the buffer.
     pub fn part(&self, at: u64, bytes: u64) -> Option<Self> {
         let first = at.checked_add(self.offset)?;
         let end = first.checked_add(bytes)?;
@@ -88,7 +88,7 @@ impl QueueBuffer {
         })
     }
 
-    /// Bytes from the buffer's start to the end of its last page.
+    /// Returns the bytes from the buffer's start to the end of its last page.
     pub fn bytes(&self) -> u64 {
         let pages = self.pages.len() as u64;
         pages
@@ -96,16 +96,16 @@ impl QueueBuffer {
             .saturating_sub(self.offset)
     }
 
-    /// Where in its first page the buffer starts.
+    /// Returns the buffer's offset in its first page, in bytes.
     pub fn start(&self) -> u64 {
         self.offset
     }
 
-    /// DMA address of byte `at`, good to the end of its page: for 64 bytes, which never straddle pages.
+    /// Returns the DMA address of byte `at`, valid to the end of its page. 64-byte entries never straddle pages.
     pub fn iova(&self, at: u64) -> u64 {
         let at = at + self.offset;
         let page = usize::try_from(at >> self.log_page).unwrap_or(usize::MAX);
-        // Beyond the list is an address nothing can be mapped at.
+        // Beyond the list: an address that nothing can be mapped at.
         self.pages.get(page).map_or(u64::MAX - 0xfff, |page| {
             page.wrapping_add(at & ((1 << self.log_page) - 1))
         })
@@ -116,15 +116,15 @@ impl QueueBuffer {
         &self.pages
     }
 
-    /// Bytes from `at` to the end of the page it is in: so far [`QueueBuffer::iova`] goes on.
+    /// Returns the bytes from `at` to the end of its page, for which [`QueueBuffer::iova`] is contiguous.
     pub fn left_in_page(&self, at: u64) -> u64 {
         (1 << self.log_page) - ((at + self.offset) & ((1 << self.log_page) - 1))
     }
 
-    /// Reads from byte `at` on by `dma`, page by page.
+    /// Reads from byte `at` on with `dma`, page by page.
     ///
     /// # Errors
-    /// That of `dma`.
+    /// The error of `dma`.
     #[inline]
     pub fn read<E>(
         &self,
@@ -148,7 +148,7 @@ impl QueueBuffer {
         Ok(())
     }
 
-    /// Whether the device reaches the first `bytes` of the buffer.
+    /// Returns whether the device reaches the first `bytes` of the buffer.
     pub fn reachable(&self, iommu: &Iommu, bytes: u64) -> bool {
         let mut at = 0;
         while at < bytes {

@@ -1,11 +1,11 @@
-//! The capabilities of a function that are in force; `cmd::caps` has the commands.
+//! The current capabilities of a function; the commands are in `cmd::caps`.
 
 use crate::profile::Profile;
 use mlx_prm::{
     AtomicCaps, CmdHcaCap, CmdHcaCap2, EthOffloadCaps, FlowTableNicCap, OdpCaps, RoceCap,
 };
 
-/// Capabilities in force.
+/// Current capability pages.
 #[derive(Clone, Debug)]
 pub struct Capabilities {
     /// Type 0.
@@ -25,7 +25,7 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// What a reset leaves.
+    /// Returns the capabilities after a reset.
     pub fn new(profile: &Profile) -> Self {
         Self {
             general: profile.general.current.clone(),

@@ -1,10 +1,10 @@
-//! Virtual time: it moves when somebody waits, and for several threads when all do.
+//! Virtual time: it moves while a thread waits; with several threads, while all of them wait.
 //!
-//! A thread that waits takes the world on, step by step, until an interrupt of its own is signalled or its deadline has
-//! come. What it comes by may be another's: a signal, or a deadline. Then that thread has to run before time goes on,
-//! and so has one that is at something ([`Clock::hold_still`]): otherwise a thread with nothing to do would be hours
-//! ahead of one that gives commands. That it does run is the machine's business, so nobody stands still for ever
-//! ([`PATIENCE`]).
+//! A thread that waits advances the world, step by step, until an interrupt of its own is signalled or its deadline
+//! has come. A step may produce a signal or a deadline of another thread. That thread has to run before time goes on.
+//! Time also stands still while a thread holds it ([`Clock::hold_still`]): otherwise a thread with nothing to do
+//! would be hours ahead of one that gives commands. The machine decides when a thread runs, so the wait for it is
+//! bounded ([`PATIENCE`]).
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,12 +16,13 @@ use crate::env::nanoseconds;
 use crate::record::Record;
 use crate::world::{World, lock_to_go_on};
 
-/// How often a waiting thread looks whether others have gone on, and how many times before it does so itself.
+/// Interval at which a waiting thread checks if others have gone on, and the number of checks before it goes on
+/// itself.
 const SLICE: Duration = Duration::from_millis(1);
 const PATIENCE: u32 = 500;
 
 thread_local! {
-    /// Worlds whose time this thread holds, and how many times.
+    /// Worlds whose time this thread holds, each with the number of holds.
     static HELD: RefCell<Vec<(usize, u32)>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -85,13 +86,13 @@ impl Clock for SimClock {
                 let waited = changed.wait_timeout(world, SLICE);
                 let timeout;
                 (world, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-                // As long as others go on there is no reason to give up on them.
+                // While others go on, the count of checks starts again.
                 patience = if timeout.timed_out() {
                     patience - 1
                 } else {
                     PATIENCE
                 };
-                // Others signal besides the world.
+                // An eventfd may have been signalled from outside the world.
                 let sleepers = &mut world.env.threads.sleepers;
                 sleepers.iter_mut().for_each(|one| one.looked_at = None);
                 continue;
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn time_stands_still_while_another_thread_is_at_something() {
+    fn time_stands_still_while_another_thread_holds_it() {
         let [one, other] = world();
         one.hold_still();
         one.hold_still();
@@ -181,7 +182,7 @@ mod tests {
             begun.recv().expect("the thread runs");
             one.go_on();
             assert_eq!(one.now(), seconds(0));
-            // Who waits itself stands in nobody's way.
+            // The thread that holds time may wait itself.
             assert!(!one.wait(&[], seconds(10)));
             assert_eq!(one.now(), seconds(10));
             one.go_on();
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_signalled_meanwhile_is_woken_at_once() {
+    fn a_thread_signalled_meanwhile_is_woken_at_once() {
         let [one, other] = world();
         let interrupt = Interrupt::new().expect("an eventfd");
         one.hold_still();

@@ -1,18 +1,17 @@
 //! PCI configuration space of the function: type 0 header and three capabilities.
 //!
-//! The 4 KiB are kept as bytes in memory order together with a mask of the bits software may
-//! change. A write changes masked bits only; what a write *means* (bus master on, function-level
-//! reset) is derived from the bytes afterwards and handed back as a [`ConfigEffect`], so that this
-//! module knows no device.
+//! The 4 KiB are kept as bytes in memory order together with a mask of the bits that software may change. A write
+//! changes masked bits only. Its effect on the device (function-level reset) is returned as a [`ConfigEffect`], and
+//! bus mastering is read from the bytes, so that this module needs no device.
 //!
-//! Capability chain: power management (0x40) -> PCI Express endpoint with function-level reset
-//! (0x60) -> MSI-X (0x9c) -> vendor specific (0xc0), the MSI-X table and pending bits lying inside BAR 0 where no UAR
-//! is ever handed out. BAR 0 is one 64-bit prefetchable memory BAR; sizing works through the mask of its address bits.
-//! There is no expansion ROM, no INTx and no extended capability: reads there give zero.
+//! Capability chain: power management (0x40) -> PCI Express endpoint with function-level reset (0x60) -> MSI-X (0x9c)
+//! -> vendor specific (0xc0). The MSI-X table and pending bits lie inside BAR 0 where no UAR is ever handed out. BAR
+//! 0 is one 64-bit prefetchable memory BAR; sizing works through the mask of its address bits. There is no expansion
+//! ROM, no INTx and no extended capability: reads there return zero.
 //!
-//! The vendor specific capability is the gateway to the card's internal address spaces. Its semaphore works
-//! (a ticket from the counter, written where zero was, taken until zero is written); of the spaces behind it
-//! none exists, which the status bits of its control register say.
+//! The vendor specific capability is the gateway to the card's internal address spaces. Its semaphore works: software
+//! reads a ticket from the counter and writes it while the semaphore is zero; the semaphore stays taken until zero is
+//! written. None of the spaces behind it exists, as the status bits of its control register report.
 
 use crate::profile::Profile;
 
@@ -31,9 +30,9 @@ const CAP_PCIE: usize = 0x60;
 const CAP_MSIX: usize = 0x9c;
 const CAP_VENDOR: usize = 0xc0;
 const VENDOR_BYTES: u8 = 0x18;
-/// Space and, in bits 31:29, whether it exists.
+/// Selected space and, in bits 31:29, its status: nonzero if it exists.
 const VENDOR_CONTROL: usize = CAP_VENDOR + 0x4;
-/// Tickets for the semaphore.
+/// Source of tickets for the semaphore.
 const VENDOR_COUNTER: usize = CAP_VENDOR + 0x8;
 const VENDOR_SEMAPHORE: usize = CAP_VENDOR + 0xc;
 const DEVICE_CONTROL: usize = CAP_PCIE + 8;
@@ -42,7 +41,7 @@ const COMMAND_BUS_MASTER: u8 = 0x04;
 /// Bit 15 of Device Control, seen from its upper byte.
 const INITIATE_FLR: u8 = 0x80;
 
-/// What a configuration write asked for beyond changing bytes.
+/// Effect of a configuration write beyond changed bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfigEffect {
     /// Nothing.
@@ -60,7 +59,7 @@ pub struct ConfigSpace {
 }
 
 impl ConfigSpace {
-    /// Builds the space of a function shaped by `profile`.
+    /// Builds the space of a function with this `profile`.
     pub fn new(profile: &Profile) -> Self {
         let mut space = Self {
             bytes: vec![0; CONFIG_BYTES],
@@ -76,7 +75,7 @@ impl ConfigSpace {
         space
     }
 
-    /// Copies bytes out; beyond the end reads give ones, as an unanswered request does.
+    /// Copies bytes out; reads beyond the end return ones, like an unanswered request.
     pub fn read(&self, offset: u16, out: &mut [u8]) {
         for (at, byte) in (usize::from(offset)..).zip(out.iter_mut()) {
             *byte = self.bytes.get(at).copied().unwrap_or(0xff);
@@ -101,7 +100,7 @@ impl ConfigSpace {
         effect
     }
 
-    /// A ticket takes a free semaphore, and the next one to be had is another; zero gives it back.
+    /// Writes the semaphore: a ticket takes it if it is free, and the counter moves on; zero releases it.
     fn semaphore_written(&mut self, data: &[u8]) {
         let Some(&ticket) = data.first_chunk::<4>() else {
             return;
@@ -118,13 +117,13 @@ impl ConfigSpace {
         }
     }
 
-    /// Whether the function may start DMA and interrupts.
+    /// Returns whether the function may start DMA and interrupts.
     pub fn bus_master(&self) -> bool {
         self.bytes[COMMAND] & COMMAND_BUS_MASTER != 0
     }
 
-    /// Back to power-on values, as a function-level reset leaves it. The PCI core of the host, not
-    /// the device, restores BAR addresses afterwards.
+    /// Restores power-on values, as a function-level reset does. The PCI core of the host, not the device, restores
+    /// BAR addresses afterwards.
     pub fn reset(&mut self) {
         self.bytes.clone_from(&self.power_on);
     }
@@ -262,8 +261,8 @@ mod tests {
         assert!(space.bus_master());
     }
 
-    /// As Linux drivers/net/ethernet/mellanox/mlx5/core/lib/pci_vsc.c takes it: zero seen, the counter read, written
-    /// and read back. Without the capability `mlx5_core` warns: "Failed to get valid vendor specific ID".
+    /// The sequence of Linux drivers/net/ethernet/mellanox/mlx5/core/lib/pci_vsc.c: read zero, read the counter,
+    /// write it and read it back. Without the capability `mlx5_core` warns: "Failed to get valid vendor specific ID".
     #[test]
     fn the_vendor_semaphore_is_taken_with_a_ticket_and_no_space_exists_behind_it() {
         let mut space = ConfigSpace::new(&Profile::default());

@@ -1,9 +1,9 @@
-//! What a function does about congestion: as a receiver of marked packets it tells their senders, and as a sender it
-//! has the queue pair that was told of them slow down ([`crate::dcqcn`]).
+//! A function's part in congestion control: as a receiver of marked packets it notifies their senders, and as a
+//! sender it slows down the queue pair that was notified ([`crate::dcqcn`]).
 //!
-//! Both happen in the priorities that the port names for each (QUERY_CONG_STATUS), and are counted by the port
-//! (QUERY_CONG_STATISTICS). A card on a bare wire never meets a mark; packets and notifications that come from outside
-//! of this world are treated alike.
+//! Both happen in the priorities that the port has enabled for each (QUERY_CONG_STATUS), and are counted by the port
+//! (QUERY_CONG_STATISTICS). A card on a bare wire never receives a mark. Packets and notifications from outside of
+//! this world are treated alike.
 
 use crate::env::Env;
 use crate::nic::Nic;
@@ -12,14 +12,14 @@ use crate::switch::Classes;
 use crate::wire::parse_cnp;
 
 impl Nic {
-    /// The priority of what a queue pair sends, if all of it has the same.
+    /// Returns the priority of a queue pair's packets, if all have the same.
     pub(crate) fn priority_of(&self, qpn: u32, classes: impl FnOnce() -> Classes) -> Option<usize> {
         let qp = self.objects.qps.get(qpn)?.qp.as_ref()?;
         let (tag, class) = qp.marking()?;
         Some(classes().of_headers(Some(tag), Some(class)))
     }
 
-    /// A marked packet was taken in by one of our queue pairs.
+    /// Handles a marked packet that one of our queue pairs has accepted.
     pub(crate) fn congestion_met(&mut self, env: &mut Env, qpn: u32) {
         let seat = self.seat;
         let uplink = &mut env.card_mut(seat).uplink;
@@ -33,14 +33,14 @@ impl Nic {
         let (classes, notifies) = (qos.classes(), qos.congestion.1);
         let priority = self.priority_of(qpn, || classes).unwrap_or(0);
         if notifies >> priority & 1 == 1
-            && self.with_qp(env, qpn, |qp, view| qp.tell(notice, view)) == Some(true)
+            && self.with_qp(env, qpn, |qp, view| qp.notify_sender(notice, view)) == Some(true)
         {
             env.note(self.index, format_args!("cnp sent for qp={qpn:#x}"));
             env.card_mut(seat).uplink.congestion.cnps_sent += 1;
         }
     }
 
-    /// A frame with the opcode of a notification has come: whether it was one.
+    /// Handles a frame with the opcode of a notification. Returns whether it was one.
     pub(crate) fn congestion_told(&mut self, env: &mut Env, frame: &[u8]) -> bool {
         let Ok(qpn) = parse_cnp(frame) else {
             return false;
@@ -68,7 +68,7 @@ impl Nic {
         true
     }
 
-    /// The rate of a queue pair that was told to slow down, bits each second.
+    /// Returns the rate of a queue pair that was slowed down, in bits per second.
     pub(crate) fn rate_of(&self, qpn: u32) -> Option<f64> {
         self.objects
             .qps
@@ -78,7 +78,7 @@ impl Nic {
             .and_then(Qp::rate_bps)
     }
 
-    /// Queue pairs that were told to slow down.
+    /// Returns the number of queue pairs that were slowed down.
     pub(crate) fn slowed_down(&self) -> usize {
         let qps = self.objects.qps.iter();
         qps.filter(|(_, slot)| slot.qp.as_deref().is_some_and(|qp| qp.rate_bps().is_some()))

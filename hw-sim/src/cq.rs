@@ -1,20 +1,18 @@
 //! Completion queues, from the device's side.
 //!
-//! A CQE goes to slot `producer & (n - 1)` with owner bit = parity of the lap, byte 0x3f last. The
-//! consumer counter is word 0 of the doorbell record in host memory; the device reads it before it
-//! writes, and a ring that is full is an overflow unless `oi` says to ignore it. Overflow and a
-//! ring (or record) that cannot be reached put the queue in error for good: status 9 or 0xa in the
-//! context, nothing written any more.
+//! A CQE goes to slot `producer & (n - 1)` with owner bit = parity of the lap, byte 0x3f last. The consumer counter
+//! is word 0 of the doorbell record in host memory; the device reads it before it writes. A full ring is an overflow
+//! unless `oi` ignores it. Overflow, or a ring or record that cannot be reached, puts the queue in error for good:
+//! status 9 or 0xa in the context, and no further CQE.
 //!
-//! Arming asks for *one* completion event. The request carries a 2-bit sequence number; the device
-//! counts one up per event it sends and ignores requests with an old number, because the event they
-//! were meant to cause is already under way. An arm for solicited entries is satisfied by a
-//! solicited CQE or an error CQE. If what was asked for lies beyond the consumer counter in the
-//! request already, the event goes out at once.
+//! Arming asks for *one* completion event. The request carries a 2-bit sequence number. The device increments its own
+//! with each event it sends and ignores requests with an old number, because the event that they ask for is already
+//! under way. An arm for solicited entries is satisfied by a solicited CQE or an error CQE. If such an entry already
+//! lies beyond the request's consumer counter, the event goes out at once.
 //!
-//! Resizing takes effect with the command: the device ends the old ring with a RESIZE CQE and goes on in the new
-//! one, at the same counter plus one. (`copy_resize_cqes` in drivers/infiniband/hw/mlx5/cq.c of Linux takes a
-//! ring without that entry, once the command is answered, for an error.)
+//! Resizing takes effect with the command: the device ends the old ring with a RESIZE CQE and continues in the new
+//! one, at the same counter plus one. (`copy_resize_cqes` in drivers/infiniband/hw/mlx5/cq.c of Linux treats a ring
+//! without that entry, once the command is answered, as an error.)
 
 use crate::buffer::QueueBuffer;
 use crate::eq::{Arm, COUNTER_MASK};
@@ -22,14 +20,14 @@ use crate::iommu::{Iommu, Who};
 use crate::umem::Places;
 use mlx_prm::CqeOpcode;
 
-/// Bytes of a CQE proper.
+/// Bytes of the CQE without padding.
 pub const CQE_BYTES: usize = 64;
 /// Context status: overflow.
 pub const STATUS_OVERFLOW: u32 = 0x9;
 /// Context status: the ring could not be written.
 pub const STATUS_WRITE_FAILURE: u32 = 0xa;
 
-/// What became of a completion.
+/// Result of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completed {
     /// Written; true: send a completion event.
@@ -37,24 +35,24 @@ pub enum Completed {
         /// The queue was armed and is now fired.
         event: bool,
     },
-    /// Lost, because the queue is in error already.
+    /// Lost: the queue was already in error.
     Dead,
-    /// Lost, and the queue is in error from now on: the syndrome of the CQ error event.
+    /// Lost: the queue is in error from now on, with a CQ error event.
     Failed {
-        /// 1 overrun, 2 access violation.
+        /// Syndrome of the event: 1 overrun, 2 access violation.
         syndrome: u8,
     },
 }
 
-/// What an arm doorbell did.
+/// Result of an arm doorbell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Armed {
     /// Taken; true: send a completion event at once.
     Taken {
-        /// Entries of the kind asked for were there already.
+        /// Entries of the requested kind were already there.
         event: bool,
     },
-    /// The sequence number is old; ignored.
+    /// Ignored: the sequence number is old.
     Stale,
     /// The consumer counter claims entries that were never written.
     Ahead,
@@ -82,7 +80,7 @@ pub struct Cq {
     pub ring: CqRing,
     /// Bytes from one entry to the next: 64 or 128.
     pub stride: usize,
-    /// Where in an entry the CQE proper starts: its second half if it has 128 bytes, padded (`cqe_sz` 2) or not (Linux
+    /// Offset of the CQE in an entry, in bytes: the second half of an entry of 128, padded (`cqe_sz` 2) or not (Linux
     /// `mlx5_cqwq_get_wqe` in drivers/net/ethernet/mellanox/mlx5/core/wq.h), else 0.
     pub cqe_offset: usize,
     /// `cqe_sz` of the context.
@@ -91,7 +89,7 @@ pub struct Cq {
     pub collapsed: bool,
     /// Overrun ignored.
     pub ignore_overrun: bool,
-    /// UAR page whose arm doorbell it listens to.
+    /// UAR page of its arm doorbell.
     pub uar: u32,
     /// EQ of its completion events.
     pub eqn: u32,
@@ -99,7 +97,7 @@ pub struct Cq {
     pub doorbell_record: u64,
     /// User memory that ring and record lie in.
     pub places: Places,
-    /// Moderation, as set: period (µs), count, period mode. Events are never held back.
+    /// Moderation, as set: period (µs), count, period mode. Events are never delayed.
     pub moderation: (u32, u32, u32),
     /// 0, or [`STATUS_OVERFLOW`] or [`STATUS_WRITE_FAILURE`].
     pub status: u32,
@@ -113,7 +111,7 @@ pub struct Cq {
 }
 
 impl Cq {
-    /// An empty, unarmed queue.
+    /// Returns an empty, unarmed queue.
     pub fn new(
         number: u32,
         ring: CqRing,
@@ -145,38 +143,38 @@ impl Cq {
         }
     }
 
-    /// CQEs written, 24 bits.
+    /// Returns the number of CQEs written, 24 bits.
     pub fn producer(&self) -> u32 {
         self.producer & COUNTER_MASK
     }
 
-    /// Consumer counter as last read, 24 bits.
+    /// Returns the consumer counter as last read, 24 bits.
     pub fn consumer(&self) -> u32 {
         self.consumer & COUNTER_MASK
     }
 
-    /// Producer when the last completion event went out.
+    /// Returns the producer at the last completion event.
     pub fn last_notified(&self) -> u32 {
         self.last_notified & COUNTER_MASK
     }
 
-    /// Producer after the last solicited CQE.
+    /// Returns the producer after the last solicited CQE.
     pub fn last_solicited(&self) -> u32 {
         self.last_solicited.unwrap_or(0) & COUNTER_MASK
     }
 
-    /// Arming state.
+    /// Returns the arming state.
     pub fn arm_state(&self) -> Arm {
         self.arm
     }
 
-    /// Bytes of the ring.
+    /// Returns the bytes of a ring.
     pub fn bytes(log_size: u32, cqe_sz: u32) -> u64 {
         (if cqe_sz == 0 { 64 } else { 128 }) << log_size
     }
 
-    /// Writes a completion; `cqe` is in the 64-byte form, its owner bit is ignored. `first` is what comes before it in
-    /// an entry of 128 bytes.
+    /// Writes a completion. `cqe` is in the 64-byte form, its owner bit is ignored. `first` is the first half of an
+    /// entry of 128 bytes.
     pub fn complete(
         &mut self,
         iommu: &mut Iommu,
@@ -252,8 +250,7 @@ impl Cq {
         let mut word = [0; 4];
         iommu.read(self.doorbell_record, &mut word, Who::Cq(self.number))?;
         let advance = u32::from_be_bytes(word).wrapping_sub(self.consumer) & COUNTER_MASK;
-        // A counter that runs backwards or ahead of the producer would hide an overflow; keep the
-        // old one.
+        // A counter that runs backwards or ahead of the producer would hide an overflow; the old one stays.
         if advance <= self.outstanding() {
             self.consumer = self.consumer.wrapping_add(advance);
         }
@@ -275,8 +272,7 @@ impl Cq {
         self.last_notified = self.producer;
     }
 
-    /// The arm doorbell: sequence number `[29:28]`, solicited only `[24]`, consumer counter
-    /// `[23:0]`.
+    /// Handles the arm doorbell: sequence number `[29:28]`, solicited only `[24]`, consumer counter `[23:0]`.
     pub fn ring_arm(&mut self, word: u32) -> Armed {
         let sequence = word >> 28 & 3;
         let solicited_only = word >> 24 & 1 == 1;
@@ -284,7 +280,7 @@ impl Cq {
             return Armed::Stale;
         }
         let behind = self.producer.wrapping_sub(word) & COUNTER_MASK;
-        // A counter behind the one the record has by now is a doorbell that was under way meanwhile.
+        // A counter behind the record's is no error: the doorbell was under way while the record moved on.
         let ahead = word.wrapping_sub(self.producer) & COUNTER_MASK;
         if ahead != 0 && ahead <= COUNTER_MASK / 2 && !self.ignore_overrun {
             return Armed::Ahead;
@@ -309,8 +305,8 @@ impl Cq {
         Armed::Taken { event: waiting }
     }
 
-    /// MODIFY_CQ resize: the ring to go on in. False, and nothing has changed, if it cannot hold what is
-    /// outstanding, or the old one has no room for the entry that ends it.
+    /// Continues in another ring (MODIFY_CQ resize). Returns false, with nothing changed, if it cannot hold the
+    /// outstanding entries, or the old ring has no room for the RESIZE entry.
     pub fn resize(&mut self, iommu: &mut Iommu, ring: CqRing) -> bool {
         if self.status != 0 || self.read_consumer(iommu).is_err() {
             return false;

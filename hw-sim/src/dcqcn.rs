@@ -1,9 +1,9 @@
-//! DCQCN, the sender's side: how a queue pair slows down when it is told of congestion, and recovers when it is not.
+//! DCQCN, the sender's side: a queue pair slows down when it is notified of congestion, and recovers otherwise.
 //!
-//! As Zhu et al. have it ("Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015, section 3.1 and figure
-//! 7). A notification cuts the current rate by α/2 and remembers what it was as the target; α, an estimate of how much
-//! is marked, grows then and shrinks while nothing comes. Two clocks raise the rate again, one of time and one of bytes
-//! sent. Their ticks since the last cut say how:
+//! After Zhu et al. ("Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015, section 3.1 and figure 7).
+//! A notification cuts the current rate by α/2 and keeps the rate before as the target. α, an estimate of the share
+//! of marked packets, grows with a notification and shrinks while none comes. Two clocks raise the rate again, one of
+//! time and one of bytes sent. Their ticks since the last cut select the step:
 //!
 //! ```text
 //!   both below F ticks   fast recovery      half of the way to the target
@@ -11,12 +11,12 @@
 //!   both above F         hyper increase     target + i R_HAI, half of the way; i counts on
 //! ```
 //!
-//! The numbers have the names of the device (`cong_control_r_roce_ecn_rp` of Linux `mlx5_ifc.h`), and QUERY_CONG_PARAMS
-//! tells them. By themselves they are those of a real card ([`Reaction::default`]). The paper's (figure 7, table 14)
-//! are [`Reaction::PAPER`]. What firmware adds of its own, such as target rates that are clamped, is told and not done:
-//! no public text says exactly what it does.
+//! The parameters have the device's names (`cong_control_r_roce_ecn_rp` of Linux `mlx5_ifc.h`), and QUERY_CONG_PARAMS
+//! reports them. Their defaults are those of a real card ([`Reaction::default`]). The paper's (figure 7, table 14)
+//! are [`Reaction::PAPER`]. Additions of the firmware, such as clamped target rates, are reported but not
+//! implemented: no public text defines them.
 //!
-//! It is a state machine without a clock. What time does is caught up with when somebody asks.
+//! It is a state machine without a clock: each call first catches up with the time that has passed.
 
 use std::time::Duration;
 
@@ -25,20 +25,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::env::nanoseconds;
 
-/// One gigabit in megabits, and a megabit.
+/// One megabit, in bits.
 const MEGABIT: u64 = 1_000_000;
-/// `rpg_byte_reset` counts so many bytes.
+/// Unit of `rpg_byte_reset`, in bytes.
 const BYTE_RESET_UNIT: u64 = 64;
-/// Ticks that are caught up with at once. With any parameters of use there is nothing left to recover by then.
+/// Limit of ticks caught up with in one call. With any useful parameters the rate has recovered by then.
 const TICKS: usize = 1 << 14;
-/// α in the device's registers, and what it keeps of itself: `dce_tcp_g` is 1 - g. No public text says so; cards come
-/// with 1019, and as a gain that would leave nothing of an average.
+/// The value 1 of α in the device's registers. They hold the complement of the gain: `dce_tcp_g` is 1 - g. No public
+/// text says so; cards ship with 1019, and as a gain that would disable the average.
 const ALPHA_ONE: f64 = 1024.0;
 const ALL_OF_ALPHA: u32 = 1024;
-/// Below this α changes no rate that anybody could measure.
+/// Smallest α with a measurable effect on the rate.
 const NO_ALPHA: f64 = 1e-3;
 
-/// How a sender slows down and recovers.
+/// Parameters of a sender's slowdown and recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reaction {
     /// Time between raises (`rpg_time_reset`).
@@ -51,19 +51,18 @@ pub struct Reaction {
     pub additive_mbps: u32,
     /// R_HAI (`rpg_hai_rate`).
     pub hyper_mbps: u32,
-    /// No cut goes below it (`rpg_min_rate`).
+    /// Lower limit of a cut (`rpg_min_rate`).
     pub min_mbps: u32,
     /// Time without a notification after which α shrinks, K (`dce_tcp_rtt`).
     pub alpha_time: Duration,
-    /// The gain of α, g, in 1/1024 (`dce_tcp_g` is what is left to 1024).
+    /// The gain of α, g, in 1/1024 (`dce_tcp_g` is 1024 less this).
     pub gain: u32,
-    /// α of a queue pair that hears its first notification, in 1/1024 (`initial_alpha_value`).
+    /// α at a queue pair's first notification, in 1/1024 (`initial_alpha_value`).
     pub initial_alpha: u32,
 }
 
-/// What a ConnectX-5 had in force when somebody printed its setup by mlxconfig
-/// (`github.com/ironcore-dev/dpservice`, issue 26): `RPG_TIME_RESET` 300, `RPG_BYTE_RESET` 32767, `RPG_THRESHOLD` 1,
-/// and so on.
+/// Current values of a ConnectX-5, as printed by mlxconfig (`github.com/ironcore-dev/dpservice`, issue 26):
+/// `RPG_TIME_RESET` 300, `RPG_BYTE_RESET` 32767, `RPG_THRESHOLD` 1, and so on.
 impl Default for Reaction {
     fn default() -> Self {
         Self {
@@ -81,7 +80,7 @@ impl Default for Reaction {
 }
 
 impl Reaction {
-    /// The paper's numbers.
+    /// The paper's values.
     pub const PAPER: Self = Self {
         time_reset: Duration::from_micros(55),
         byte_reset: 10_000_000,
@@ -95,23 +94,23 @@ impl Reaction {
     };
 }
 
-/// α, and its gain, have ten bits.
+/// Largest α and gain: ten bits.
 const ALPHA_MOST: u32 = 1023;
-/// The longest time of a parameter, microseconds.
+/// Largest time of a parameter, in microseconds.
 const TIME_MOST: u32 = 1_000_000;
 
-/// Microseconds that fit the register.
+/// Returns a time in microseconds, saturated to the register.
 pub(crate) fn microseconds(time: Duration) -> u32 {
     u32::try_from(time.as_micros()).unwrap_or(u32::MAX)
 }
 
 impl Reaction {
-    /// With the parameters changed that MODIFY_CONG_PARAMS names, a bit each; the port's rate is the highest there is.
-    /// No public text has the bounds that firmware keeps. These are those of what the parameters are, and what is told
-    /// but not done here may only stay as it is.
+    /// Returns the parameters after MODIFY_CONG_PARAMS, which names the changed ones by a bit each; rates are at most
+    /// the port's. No public text has the firmware's bounds. The bounds here follow from the parameters' meaning. A
+    /// parameter that is reported but not implemented must not change.
     ///
     /// # Errors
-    /// In words: what cannot be.
+    /// In words: the value that is refused.
     pub(crate) fn changed(
         mut self,
         select: u32,
@@ -119,7 +118,7 @@ impl Reaction {
         line_bps: u64,
     ) -> Result<Self, String> {
         let line_mbps = u32::try_from(line_bps / MEGABIT).unwrap_or(u32::MAX);
-        let stays = self.told();
+        let stays = self.reported();
         for bit in (0..u32::BITS).filter(|bit| select >> bit & 1 == 1) {
             let field = u8::try_from(bit).map_or(RpField(u8::MAX), RpField);
             let within = |value: u32, least: u32, most: u32| match value {
@@ -170,8 +169,8 @@ impl Reaction {
         Ok(self)
     }
 
-    /// As QUERY_CONG_PARAMS tells it.
-    pub(crate) fn told(&self) -> CongControlRRoceEcnRp {
+    /// Returns the parameters as QUERY_CONG_PARAMS reports them.
+    pub(crate) fn reported(&self) -> CongControlRRoceEcnRp {
         let units = u32::try_from(self.byte_reset / BYTE_RESET_UNIT).unwrap_or(u32::MAX);
         let mut out = CongControlRRoceEcnRp::new();
         out.set_rpg_time_reset(microseconds(self.time_reset))
@@ -179,13 +178,13 @@ impl Reaction {
             .set_rpg_threshold(self.threshold)
             .set_rpg_ai_rate(self.additive_mbps)
             .set_rpg_hai_rate(self.hyper_mbps)
-            // log2 of what α, in 1/1024, is divided by: α/2.
+            // log2 of the divisor of α, in 1/1024: α/2.
             .set_rpg_gd(11)
             // A cut leaves at least half.
             .set_rpg_min_dec_fac(50)
             .set_rpg_min_rate(self.min_mbps)
             .set_dce_tcp_g(ALL_OF_ALPHA.saturating_sub(self.gain))
-            // Told and not done, as a card has them.
+            // Reported but not implemented, with a card's values.
             .set_clamp_tgt_rate_after_time_inc(true)
             .set_rate_reduce_monitor_period(4)
             .set_dce_tcp_rtt(microseconds(self.alpha_time))
@@ -194,7 +193,7 @@ impl Reaction {
     }
 }
 
-/// The rate of a queue pair that was told of congestion (reaction point).
+/// The rate of a queue pair that was notified of congestion (reaction point).
 #[derive(Clone, Debug)]
 pub(crate) struct ReactionPoint {
     rules: Reaction,
@@ -204,19 +203,19 @@ pub(crate) struct ReactionPoint {
     /// R_T.
     target_bps: f64,
     alpha: f64,
-    /// When α shrinks next.
+    /// Time at which α shrinks next, in ns.
     alpha_due: u64,
-    /// When the rate rises next.
+    /// Time at which the rate rises next, in ns.
     time_due: u64,
     time_ticks: u32,
     byte_ticks: u32,
     bytes: u64,
-    /// When the next packet may leave.
+    /// Time at which the next packet may leave, in ns.
     free: u64,
 }
 
 impl ReactionPoint {
-    /// A queue pair that has sent at the rate of its port so far.
+    /// Returns the state of a queue pair that has sent at its port's rate so far.
     pub(crate) fn new(rules: Reaction, line_bps: u64, now: u64) -> Self {
         let line_bps = line_bps as f64;
         Self {
@@ -234,20 +233,20 @@ impl ReactionPoint {
         }
     }
 
-    /// The port's rules may have changed.
+    /// Adopts the port's parameters, which may have changed.
     pub(crate) fn follow(&mut self, rules: Reaction) {
         self.rules = rules;
     }
 
-    /// Bits each second.
+    /// Returns the current rate in bits per second.
     pub(crate) fn rate_bps(&self) -> f64 {
         self.current_bps
     }
 
-    /// A notification has come.
+    /// Handles a notification.
     pub(crate) fn notified(&mut self, now: u64) {
         self.catch_up(now);
-        // What does not send at all would never be told that it may.
+        // A queue pair that cannot send would never recover: the rate stays above zero.
         let least = (u64::from(self.rules.min_mbps.max(1)) * MEGABIT) as f64;
         self.target_bps = self.current_bps;
         self.current_bps =
@@ -259,14 +258,14 @@ impl ReactionPoint {
         self.time_due = self.after(now, self.rules.time_reset);
     }
 
-    /// So many bytes have left: when the next packet may.
+    /// Counts bytes sent. Returns the time at which the next packet may leave.
     pub(crate) fn sent(&mut self, now: u64, bytes: u64) -> u64 {
         self.catch_up(now);
         self.bytes += bytes;
         while self.rules.byte_reset > 0 && self.bytes >= self.rules.byte_reset {
             self.bytes -= self.rules.byte_reset;
             self.byte_ticks = self.byte_ticks.saturating_add(1);
-            self.rise();
+            self.raise_rate();
         }
         let ns = bytes as f64 * 8e9 / self.current_bps;
         // CAST: positive, and a value that does not fit becomes the largest.
@@ -285,7 +284,7 @@ impl ReactionPoint {
         now.saturating_add(nanoseconds(time).max(1))
     }
 
-    /// What the two clocks of time have done until now.
+    /// Applies the ticks of the two clocks until `now`.
     fn catch_up(&mut self, now: u64) {
         for _ in 0..TICKS {
             if self.alpha_due.min(self.time_due) > now {
@@ -300,20 +299,21 @@ impl ReactionPoint {
                 };
             } else {
                 self.time_ticks = self.time_ticks.saturating_add(1);
-                self.rise();
+                self.raise_rate();
                 self.time_due = self.after(self.time_due, self.rules.time_reset);
             }
             if self.current_bps >= self.line_bps && self.alpha < NO_ALPHA {
-                // There is nothing left to recover, however long nobody asks.
+                // Fully recovered: neither clock has anything left to do.
                 (self.alpha_due, self.time_due) = (u64::MAX, u64::MAX);
             }
         }
-        // Clocks that run this fast, or parameters by which nothing recovers: the rest of the time is one tick.
+        // The limit of ticks is reached, by fast clocks or parameters that never recover: the rest of the time counts
+        // as one tick.
         self.alpha_due = self.after(now, self.rules.alpha_time);
         self.time_due = self.after(now, self.rules.time_reset);
     }
 
-    fn rise(&mut self) {
+    fn raise_rate(&mut self) {
         let (fast, slow) = (
             self.time_ticks.max(self.byte_ticks),
             self.time_ticks.min(self.byte_ticks),
@@ -389,15 +389,15 @@ mod tests {
     }
 
     #[test]
-    fn after_long_silence_there_is_nothing_to_catch_up_with() {
+    fn after_a_long_pause_there_is_nothing_to_catch_up_with() {
         let mut point = cut(Reaction::PAPER);
         point.catch_up(u64::MAX - 1);
         assert_eq!((point.rate_bps(), point.time_due), (LINE as f64, u64::MAX));
     }
 
-    /// A driver may write any of them.
+    /// A driver may write any of the parameters.
     #[test]
-    fn no_parameters_make_a_packet_wait_for_ever_or_the_rest_of_us_for_the_clocks() {
+    fn no_parameters_make_a_packet_or_the_clocks_take_for_ever() {
         let fast = Reaction {
             time_reset: Duration::ZERO,
             alpha_time: Duration::ZERO,
@@ -428,7 +428,7 @@ mod tests {
 
     #[test]
     fn the_parameters_are_told_in_the_devices_units() {
-        let told = Reaction::PAPER.told();
+        let told = Reaction::PAPER.reported();
         let times = (told.rpg_time_reset(), told.dce_tcp_rtt());
         assert_eq!(
             (times, told.rpg_byte_reset(), told.rpg_ai_rate()),
@@ -437,11 +437,11 @@ mod tests {
         assert_eq!((told.dce_tcp_g(), told.initial_alpha_value()), (1020, 1023));
     }
 
-    /// As mlxconfig printed them, by the names behind `RPG_` and `DCE_TCP_` (`github.com/ironcore-dev/dpservice`, issue
-    /// 26).
+    /// Values as mlxconfig printed them, by the names behind `RPG_` and `DCE_TCP_`
+    /// (`github.com/ironcore-dev/dpservice`, issue 26).
     #[test]
-    fn a_port_that_nobody_set_up_tells_the_numbers_of_a_real_connectx_5() {
-        let told = Reaction::default().told();
+    fn a_ports_default_parameters_are_those_of_a_real_connectx_5() {
+        let told = Reaction::default().reported();
         for (name, value, card) in [
             (
                 "CLAMP_TGT_RATE_AFTER_TIME_INC",
@@ -476,12 +476,12 @@ mod tests {
         }
     }
 
-    /// α is looked at each microsecond; the clock that raises the rate goes on all the same.
+    /// α changes each microsecond; the clock that raises the rate runs independently.
     #[test]
-    fn a_cards_numbers_bring_the_rate_back_however_seldom_anybody_asks() {
+    fn a_cards_parameters_restore_the_rate_even_if_it_is_rarely_read() {
         let mut point = cut(Reaction::default());
         assert_eq!(gbps(&point), 20.0);
-        // 300 us: half of the way, and 5 Mb/s.
+        // 300 us: half of the way, and 5 Mb/s more.
         point.catch_up(301 * US);
         assert_eq!(gbps(&point), 30.0);
         point.catch_up(1_000_000 * US);

@@ -28,12 +28,12 @@ use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// How a world is made.
+/// Configuration of a world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SimConfig {
-    /// Everything random follows from it.
+    /// Seed of everything random.
     pub seed: u64,
-    /// Keep the event log; without, long runs need no memory for it.
+    /// Keep the event log; without it, long runs need no memory for it.
     pub event_log: bool,
 }
 
@@ -47,7 +47,7 @@ impl Default for SimConfig {
 }
 
 impl SimConfig {
-    /// The given seed, with an event log.
+    /// Returns a configuration with the given seed and an event log.
     pub const fn seeded(seed: u64) -> Self {
         Self {
             seed,
@@ -68,7 +68,7 @@ pub struct Sim {
 }
 
 impl Sim {
-    /// An empty world at time 0, driven inline.
+    /// Returns an empty world at time 0, driven inline.
     pub fn new(config: SimConfig) -> Self {
         Self {
             seed: config.seed,
@@ -76,7 +76,7 @@ impl Sim {
         }
     }
 
-    /// The seed.
+    /// Returns the seed.
     pub fn seed(&self) -> u64 {
         self.seed
     }
@@ -90,14 +90,14 @@ impl Sim {
         Ok(card.physical)
     }
 
-    /// Adds a card, as after power-on. With virtual functions its physical one is called `NAME/pf`, they are
+    /// Adds a card, as after power-on. With virtual functions its physical one is named `NAME/pf`, and they are named
     /// `NAME/vf0` and so on.
     ///
     /// # Errors
     /// There is no memory for a BAR.
     ///
     /// # Panics
-    /// It is to have virtual functions, and its profile says nothing of them (`Profile::virtual_functions`).
+    /// Virtual functions are requested, and the profile describes none (`Profile::virtual_functions`).
     pub fn try_add_card(&self, config: &CardConfig) -> Result<SimCard, MemoryError> {
         let mut physical = config.physical.clone();
         if config.virtual_functions > 0 {
@@ -110,8 +110,8 @@ impl Sim {
                 function.expect("known virtual functions")
             })
             .collect();
-        // Their drivers are in this process, or reach them by messages. A card whose memory is not there is not added
-        // by half.
+        // The BAR memory is of this process: the drivers are in it, or reach it by messages. It is allocated for all
+        // functions before any is added.
         let bar = |profile: &Profile| SharedMemory::of_this_process(profile.bar_bytes);
         let of_physical = bar(&physical)?;
         let of_virtual: Vec<SharedMemory> = virtual_functions
@@ -182,8 +182,9 @@ impl Sim {
         LinkId(world.connect(a.index, b.index, faults))
     }
 
-    /// Lays a link from a function's port out of this world: what leaves it waits for [`Sim::take_frames`], what comes
-    /// in is told with [`Sim::deliver`]. The carrier stays as it is. Faults are those of the way out, `a_to_b`.
+    /// Connects a function's port to the outside of this world: frames it sends wait for [`Sim::take_frames`], frames
+    /// for it come by [`Sim::deliver`]. The carrier stays unchanged. Of the faults only those of the outward
+    /// direction apply, `a_to_b`.
     pub fn connect_outside(&self, function: &SimFunction, faults: LinkFaults) -> LinkId {
         let mut world = lock(&self.world);
         let function = function.index;
@@ -191,16 +192,16 @@ impl Sim {
         LinkId(world.connect_outside(function, faults))
     }
 
-    /// Frames that have left this world through a function's port since this was last asked. Once they are taken there
-    /// is room for more, which may be there at once.
+    /// Takes the frames that have left this world through a function's port since the last call. That makes room for
+    /// more frames, which may follow at once.
     pub fn take_frames(&self, function: &SimFunction) -> VecDeque<Vec<u8>> {
         let mut frames = VecDeque::new();
         self.exchange_frames(function, &mut frames);
         frames
     }
 
-    /// [`Sim::take_frames`] in exchange for frames that are over, whose memory others will have: `frames` are those
-    /// that have left, then.
+    /// Like [`Sim::take_frames`]; the buffers of `frames` are reused for other frames, and `frames` then holds those
+    /// that have left.
     pub fn exchange_frames(&self, function: &SimFunction, frames: &mut VecDeque<Vec<u8>>) {
         let mut world = lock_to_go_on(&self.world);
         let function = function.index;
@@ -228,12 +229,12 @@ impl Sim {
         world.heal();
     }
 
-    /// The world's clock.
+    /// Returns the world's clock.
     pub fn clock(&self) -> Arc<dyn Clock> {
         Arc::new(SimClock::new(Arc::clone(&self.world)))
     }
 
-    /// Who moves the world.
+    /// Sets who moves the world.
     pub fn set_drive(&self, drive: Drive) {
         let mut world = lock(&self.world);
         world.input(|| Record::Stepped(drive == Drive::Stepped));
@@ -241,15 +242,15 @@ impl Sim {
         world.driven();
     }
 
-    /// Register writes of this world's drivers are posted: a function hears of them when the driver has gone on, as
-    /// on a bus. What it finds in host memory then may be newer than the write, and that is no driver bug.
+    /// Posts register writes of this world's drivers: as on a bus, a function sees a write only after the driver has
+    /// gone on. Host memory may then be newer than the write, and that is no driver bug.
     pub fn set_posted_writes(&self, posted: bool) {
         let mut world = lock(&self.world);
         world.input(|| Record::Posted(posted));
         world.env.posted_writes = posted;
     }
 
-    /// Does one thing, moving time to it if nothing is due now. False if nothing will ever be due.
+    /// Runs one event, moving time to it if nothing is due now. Returns false if nothing will ever be due.
     pub fn step(&self) -> bool {
         let mut world = lock(&self.world);
         world.input(|| Record::Stepping);
@@ -264,14 +265,14 @@ impl Sim {
         true
     }
 
-    /// Does everything that is due now; time stays.
+    /// Runs everything that is due now; time stays.
     pub fn run_until_idle(&self) {
         let mut world = lock_to_go_on(&self.world);
         world.input(|| Record::Idle);
         world.run_until_idle();
     }
 
-    /// Moves time forward by `duration`, doing everything that falls due on the way.
+    /// Moves time forward by `duration`, running everything that falls due on the way.
     pub fn advance(&self, duration: Duration) {
         let mut world = lock_to_go_on(&self.world);
         let deadline = world.env.now.saturating_add(nanoseconds(duration));
@@ -279,14 +280,14 @@ impl Sim {
         while world.wait_step(deadline) {}
     }
 
-    /// When the next thing that waits for time is due, for whoever lets the world's time follow another clock;
-    /// `None` if nothing waits. In the past or now if [`Sim::advance`] has something to do already.
+    /// Returns the time of the next event, for a caller that lets the world's time follow another clock; `None` if
+    /// nothing waits. It is in the past or now if [`Sim::advance`] already has something to do.
     pub fn next_due(&self) -> Option<Instant> {
         lock_to_go_on(&self.world).next_due().map(Instant)
     }
 
-    /// How long it is until something is due, and `limit` at most. What becomes due before that rings the alarm, once:
-    /// for whoever lets the world's time follow the machine's and sleeps meanwhile.
+    /// Returns the time until something is due, at most `limit`. Anything that becomes due before that rings the
+    /// alarm, once. It is for a caller that lets the world's time follow the machine's and sleeps meanwhile.
     pub fn watch(&self, alarm: &Arc<Alarm>, limit: Duration) -> Duration {
         let mut world = lock_to_go_on(&self.world);
         let now = world.env.now;
@@ -296,12 +297,12 @@ impl Sim {
         Duration::from_nanos(until.saturating_sub(now))
     }
 
-    /// The event log so far.
+    /// Returns the event log so far.
     pub fn event_log(&self) -> Vec<u8> {
         lock(&self.world).env.log.bytes().to_vec()
     }
 
-    /// Captures every frame that functions transmit from now on, and that comes to them from outside, as pcapng.
+    /// Captures as pcapng every frame that functions transmit from now on, and every frame delivered from outside.
     ///
     /// # Errors
     /// The writer refused the header.
@@ -310,8 +311,8 @@ impl Sim {
         self.tap(Tap::new(Capture::new(writer)?))
     }
 
-    /// The same for somebody who looks on, or a process that may end at any moment: each frame is written out at once.
-    /// `now` is what the present moment is called in the file, since some time of one's choice.
+    /// Like [`Sim::pcap`], but writes out each frame at once: for a live viewer, or a process that may end at any
+    /// moment. `now` is the present moment in the file's time, whose origin is the caller's choice.
     ///
     /// # Errors
     /// The writer refused the header.
@@ -329,7 +330,7 @@ impl Sim {
         self.tap(tap)
     }
 
-    /// Whether frames are captured. A writer that refuses one ends it.
+    /// Returns whether frames are captured. The capture ends when the writer refuses a frame.
     #[must_use]
     pub fn is_captured(&self) -> bool {
         lock(&self.world).is_tapped()
@@ -341,7 +342,7 @@ impl Sim {
         world.tap(tap)
     }
 
-    /// Records what comes from outside of this world, which has nothing in it yet; `about` says to people what it is.
+    /// Records all inputs of this world, which must be empty; `about` is a description for people.
     ///
     /// # Errors
     /// [`RecordError`]: there are functions already, or the writer refused.
@@ -365,7 +366,8 @@ impl Sim {
         Ok(())
     }
 
-    /// Writes out what the recording has buffered. False if there is none, or it has ended early, which was logged.
+    /// Writes out what the recording has buffered. Returns false if there is none, or it has ended early, which was
+    /// logged.
     pub fn flush_record(&self) -> bool {
         let mut world = lock(&self.world);
         let World { tape, env, .. } = &mut *world;
@@ -373,33 +375,33 @@ impl Sim {
             .is_some_and(|tape| recorder::lock(tape).flush(&mut env.log))
     }
 
-    /// From now on lines of the log are there to be taken.
+    /// Starts gathering lines of the log for [`Sim::take_news`].
     pub(crate) fn gather_news(&self) {
         lock(&self.world).env.log.gather_news();
     }
 
-    /// Lines of the log since this was last asked.
+    /// Takes the lines of the log since the last call.
     pub(crate) fn take_news(&self) -> String {
         lock(&self.world).env.log.take_news()
     }
 
-    /// Does one thing, by a moment at the latest; whether there may be more until then.
+    /// Runs one event due by `until`. Returns whether there may be more until then.
     pub(crate) fn wait_step(&self, until: u64) -> bool {
         lock_to_go_on(&self.world).wait_step(until)
     }
 
-    /// How many mappings of memory all functions have.
+    /// Returns the number of memory mappings of all functions.
     pub(crate) fn mappings(&self) -> usize {
         let world = lock(&self.world);
         world.nics.iter().map(|nic| nic.iommu.len()).sum()
     }
 
-    /// What waits or is on its way, in number.
+    /// Returns the number of items that wait or are on their way.
     pub(crate) fn under_way(&self) -> usize {
         lock(&self.world).under_way()
     }
 
-    /// Bytes of all frames.
+    /// Returns the bytes of all frames.
     pub(crate) fn frame_bytes(&self) -> usize {
         lock(&self.world).frame_bytes()
     }
@@ -412,34 +414,34 @@ impl Sim {
         lock(&self.world).flush_tap()
     }
 
-    /// What a function has to say.
+    /// Returns a function's report.
     pub fn report(&self, function: &SimFunction) -> FunctionReport {
         let world = lock(&self.world);
         world.nics[function.index].report(&world.env)
     }
 
-    /// From now on every frame has its ICRC, which is checked. It is so by itself from when frames leave this world or
-    /// are brought in, are captured, overheard, or damaged.
+    /// Makes every frame from now on carry an ICRC, which is checked. This happens by itself from the moment when
+    /// frames leave this world or are brought in, are captured, overheard, or damaged.
     pub fn seal_frames(&self) {
         let mut world = lock(&self.world);
         world.input(|| Record::Seal);
         world.env.seal();
     }
 
-    /// From now on the last `frames` frames that functions send are kept for [`Sim::overheard`].
+    /// Keeps the last `frames` frames that functions send from now on, for [`Sim::overheard`].
     pub fn overhear(&self, frames: usize) {
         let mut world = lock(&self.world);
         world.input(|| Record::Seal);
         world.overhear(frames);
     }
 
-    /// One of the last frames that functions have sent, counted from the oldest that is kept.
+    /// Returns one of the kept frames, counted from the oldest.
     #[must_use]
     pub fn overheard(&self, at: usize) -> Option<Vec<u8>> {
         lock(&self.world).overheard(at).map(<[u8]>::to_vec)
     }
 
-    /// A queue pair as its function would answer QUERY_QP.
+    /// Returns a queue pair's context, as QUERY_QP would.
     #[must_use]
     pub fn queue_pair(&self, function: &SimFunction, qpn: u32) -> Option<Qpc> {
         let world = lock(&self.world);
@@ -447,12 +449,12 @@ impl Sim {
         Some(slot.qp.as_ref()?.query())
     }
 
-    /// A frame arrives at a function's port, as if over a link, from nobody in this world.
+    /// Delivers a frame to a function's port, as if over a link, from outside of this world.
     pub fn deliver(&self, function: &SimFunction, frame: &[u8]) {
         self.deliver_in_place(function, &mut frame.to_vec());
     }
 
-    /// [`Sim::deliver`] of a frame whose memory is taken, too. Other memory is left in its place, with anything in it.
+    /// Like [`Sim::deliver`], but takes the frame's buffer; another one, with arbitrary contents, replaces it.
     pub fn deliver_in_place(&self, function: &SimFunction, frame: &mut Vec<u8>) {
         let mut world = lock_to_go_on(&self.world);
         world.input(|| Record::Frame {
@@ -463,10 +465,10 @@ impl Sim {
         world.driven();
     }
 
-    /// Puts a fault into a function.
+    /// Injects a fault into a function.
     ///
     /// # Panics
-    /// A fault that waits for no command is planned for [`Later`](Fault::Later).
+    /// [`Later`](Fault::Later) holds a fault that waits for no command.
     pub fn inject(&self, function: &SimFunction, fault: &Fault) {
         let mut world = lock(&self.world);
         world.input(|| Record::inject(function.index, fault));
@@ -475,14 +477,14 @@ impl Sim {
         world.driven();
     }
 
-    /// What a function's commands have met since this was last asked.
+    /// Takes the matches of a function's commands with faults since the last call.
     pub fn take_meetings(&self, function: &SimFunction) -> Meetings {
         lock(&self.world).nics[function.index]
             .faults
             .take_meetings()
     }
 
-    /// Forgets the command faults of a function that have not met their command.
+    /// Drops the command faults of a function that have not met their command.
     pub fn mend(&self, function: &SimFunction) {
         let mut world = lock(&self.world);
         let function = function.index;
@@ -498,23 +500,23 @@ pub struct SimCard {
 }
 
 impl SimCard {
-    /// Its physical function.
+    /// Returns its physical function.
     pub fn physical(&self) -> Arc<SimFunction> {
         Arc::clone(&self.physical)
     }
 
-    /// How many virtual functions it has.
+    /// Returns the number of its virtual functions.
     pub fn virtual_functions(&self) -> usize {
         self.virtual_functions.len()
     }
 
-    /// A virtual function, counted from 0.
+    /// Returns a virtual function, counted from 0.
     pub fn virtual_function(&self, index: usize) -> Option<Arc<SimFunction>> {
         self.virtual_functions.get(index).map(Arc::clone)
     }
 
-    /// Says of a virtual function what `ip link set … vf INDEX` would of a real one, where no physical function's
-    /// driver does. False if there is no such function.
+    /// Applies the settings of `ip link set … vf INDEX` to a virtual function; for a card whose physical function's
+    /// driver does not. Returns false if there is no such function.
     pub fn set_vf(&self, index: usize, settings: VfSettings) -> bool {
         let Some(function) = self.virtual_functions.get(index) else {
             return false;
@@ -523,12 +525,12 @@ impl SimCard {
         true
     }
 
-    /// Says what the port does with priorities and about congestion, as tools on the physical function's host would.
+    /// Sets the port's priorities and congestion control, as tools on the physical function's host would.
     pub fn set_qos(&self, qos: PortQos) {
         self.physical.set_qos(qos);
     }
 
-    /// What is said of a virtual function.
+    /// Returns the settings of a virtual function.
     pub fn vf(&self, index: usize) -> Option<VfSettings> {
         let function = self.virtual_functions.get(index)?;
         Some(function.with(|nic, env| env.vport(nic.seat).settings))
@@ -544,15 +546,15 @@ pub struct SimFunction {
 }
 
 impl SimFunction {
-    /// Something that is no part of the function's history, but has the world run to idle.
+    /// Runs a call that is not recorded, but lets the world run to idle.
     fn with<R>(&self, call: impl FnOnce(&mut Nic, &mut crate::env::Env) -> R) -> R {
         let mut world = lock(&self.world);
         world.looked_at();
         self.call(world, call)
     }
 
-    /// Something that is.
-    fn told<R>(
+    /// Runs a call that is recorded.
+    fn recorded_call<R>(
         &self,
         record: impl FnOnce(usize) -> Record,
         call: impl FnOnce(&mut Nic, &mut crate::env::Env) -> R,
@@ -575,22 +577,22 @@ impl SimFunction {
 }
 
 impl SimFunction {
-    /// Its administrator says something of a virtual function.
+    /// Applies the administrator's settings of a virtual function.
     pub(crate) fn administer(&self, settings: VfSettings) {
         let record = |function| Record::Administered { function, settings };
-        self.told(record, |nic, env| {
+        self.recorded_call(record, |nic, env| {
             env.vport_mut(nic.seat).set(settings);
             env.settle(nic.seat);
         });
     }
 
-    /// Its host says what the port does with priorities and about congestion.
+    /// Sets the port's priorities and congestion control for its host.
     pub(crate) fn set_qos(&self, qos: PortQos) {
         let record = |function| Record::Qos {
             function,
             qos: Box::new(qos.clone()),
         };
-        self.told(record, |nic, env| {
+        self.recorded_call(record, |nic, env| {
             env.card_mut(nic.seat).uplink.set_qos(qos.clone());
         });
     }
@@ -630,9 +632,9 @@ impl SimFunction {
 
 /// Memory that a driver maps.
 enum Mapped {
-    /// Of this process, from an offset on.
+    /// Memory of this process, from an offset on.
     Here(SharedMemory, usize),
-    /// Of another one.
+    /// Memory of another process, reached by messages.
     Asked(Arc<dyn MessageMemory>),
 }
 
@@ -655,7 +657,7 @@ impl Device for SimFunction {
             offset,
             bytes: data.to_vec(),
         };
-        self.told(record, |nic, env| nic.config_write(env, offset, data));
+        self.recorded_call(record, |nic, env| nic.config_write(env, offset, data));
     }
 
     fn bar(&self, index: u8) -> Option<SharedMemory> {
@@ -671,7 +673,7 @@ impl Device for SimFunction {
             };
             let mut world = lock_to_go_on(&self.world);
             if offset < SEGMENT_BYTES {
-                world.ways.clear();
+                world.routes.clear();
             }
             world.input(|| record(self.index));
             self.call(world, |nic, env| nic.bar_written(env, offset, bytes));
@@ -680,7 +682,7 @@ impl Device for SimFunction {
 
     fn reset(&self) {
         let record = |function| Record::Reset { function };
-        self.told(record, |nic, env| {
+        self.recorded_call(record, |nic, env| {
             if !nic.removed() {
                 nic.reset_by_driver(env);
             }
@@ -697,7 +699,7 @@ impl Device for SimFunction {
             function,
             vectors: many,
         };
-        self.told(record, |nic, env| nic.set_interrupts(env, vectors));
+        self.recorded_call(record, |nic, env| nic.set_interrupts(env, vectors));
     }
 
     fn set_notices(&self, notices: Notices) {
@@ -740,7 +742,7 @@ impl Device for SimFunction {
             iova,
             bytes: bytes as u64,
         };
-        self.told(record, |nic, _| nic.iommu.unmap(iova, bytes))
+        self.recorded_call(record, |nic, _| nic.iommu.unmap(iova, bytes))
     }
 
     fn iova_ranges(&self) -> Vec<RangeInclusive<u64>> {

@@ -1,7 +1,7 @@
-//! What functions have of the world: time, randomness, the log, cards, and the queues in which everything waits that
-//! can happen.
+//! The part of the world that functions use: time, randomness, the log, cards, and the queues of everything that can
+//! happen.
 
-use crate::card::{Card, Happening};
+use crate::card::{Card, CardEvent};
 use crate::event_log::EventLog;
 use crate::subnet::Manager;
 use crate::threads::Threads;
@@ -12,12 +12,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::time::Duration;
 
-/// How many frames' memory is kept, of long ones and of short ones.
+/// Number of spare buffers kept, of long frames and of short ones.
 const SPARE: usize = 64;
-/// What an acknowledgement needs, and a little more.
+/// Longest short frame in bytes: an acknowledgement, and a little more.
 const SHORT: usize = 256;
 
-/// A register write that waits for its turn.
+/// A queued register write.
 #[derive(Clone, Copy, Debug)]
 pub enum Doorbell {
     /// Command doorbell: bit n = slot n.
@@ -28,19 +28,19 @@ pub enum Doorbell {
         offset: u64,
         /// The bytes, from the front.
         value: [u8; 8],
-        /// How many of them.
+        /// Number of bytes.
         length: usize,
     },
 }
 
-/// Something of a function that is due at a certain time.
+/// An event of a function at a certain time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Timer {
     /// The firmware has booted.
     Booted,
     /// The command in this slot is to be executed.
     Command(u8),
-    /// The link of the function's card may be up now.
+    /// The link of the function's card may have trained.
     Trained,
 }
 
@@ -48,21 +48,21 @@ pub enum Timer {
 pub struct Env {
     /// Virtual time, nanoseconds.
     pub now: u64,
-    /// The seeded stream.
+    /// The seeded random stream.
     pub rng: ChaCha8Rng,
     /// The log.
     pub log: EventLog,
-    /// Register writes arrive when software has gone on: host memory may be newer than they are.
+    /// Register writes arrive after software has gone on: host memory may be newer than they are.
     pub posted_writes: bool,
     /// The cards the functions sit on.
     pub cards: Vec<Card>,
-    /// Who manages the subnet of InfiniBand ports.
+    /// Manager of the subnet of InfiniBand ports.
     pub subnet_manager: Manager,
-    /// What cards have to tell functions.
-    pub happenings: VecDeque<(usize, Happening)>,
+    /// Events of cards for functions, by function.
+    pub card_events: VecDeque<(usize, CardEvent)>,
     /// Eventfds signalled so far.
     pub signals: u64,
-    /// Who waits for what, and who does not.
+    /// Threads of the program, waiting and running.
     pub threads: Threads,
     /// Register writes.
     pub doorbells: VecDeque<(usize, Doorbell)>,
@@ -74,11 +74,11 @@ pub struct Env {
     pub qp_timers: BTreeSet<(u64, usize, u32)>,
     /// Bytes that queue pairs have sent.
     pub sent_bytes: u64,
-    /// Whether frames have their ICRC, and it is checked.
+    /// True if frames carry an ICRC that is checked.
     seals: bool,
-    /// Those on links are still without.
+    /// True if frames on links still lack theirs.
     links_wait: bool,
-    /// Memory of frames that are over, for those that come: of short ones, of long ones.
+    /// Spare buffers of delivered frames: short ones, long ones.
     spare: [Vec<Vec<u8>>; 2],
     pub(crate) arrivals: VecDeque<(usize, Vec<u8>, Origin)>,
     pub(crate) timers: BTreeMap<(u64, u64), (usize, Timer)>,
@@ -86,7 +86,7 @@ pub struct Env {
 }
 
 impl Env {
-    /// Time 0, and nothing in it.
+    /// Returns an empty part at time 0.
     pub fn new(seed: u64, log: bool) -> Self {
         Self {
             now: 0,
@@ -95,7 +95,7 @@ impl Env {
             posted_writes: false,
             cards: Vec::new(),
             subnet_manager: Manager::Preset,
-            happenings: VecDeque::new(),
+            card_events: VecDeque::new(),
             signals: 0,
             threads: Threads::default(),
             doorbells: VecDeque::new(),
@@ -123,13 +123,13 @@ impl Env {
         self.sequence += 1;
     }
 
-    /// Whether frames have their ICRC, and it is checked. While they stay between functions of this world, and nobody
-    /// looks at them, nothing would come of it but work.
+    /// Returns whether frames carry an ICRC that is checked. While frames stay between functions of this world,
+    /// unobserved, the ICRC would only cost time.
     pub(crate) const fn seals(&self) -> bool {
         self.seals
     }
 
-    /// From now on somebody may look at frames, bring others in, or damage them.
+    /// Seals frames from now on: they may be observed, brought in from outside, or damaged.
     pub(crate) fn seal(&mut self) {
         if self.seals {
             return;
@@ -140,13 +140,13 @@ impl Env {
         arrivals.for_each(|(_, frame, _)| seal(frame));
     }
 
-    /// Whether those on links are to be sealed, once.
+    /// Returns true once, if frames on links are to be sealed.
     pub(crate) fn seal_links(&mut self) -> bool {
         std::mem::take(&mut self.links_wait)
     }
 
-    /// Memory for a frame of so many bytes, with anything in it. It was a frame of about that length before, so that
-    /// hardly any of it is set to zero here.
+    /// Returns a buffer of `bytes` bytes with arbitrary contents. It held a frame of about that length before, so
+    /// that hardly any of it is zeroed here.
     pub(crate) fn buffer(&mut self, bytes: usize) -> Vec<u8> {
         let mut buffer = self.spare[usize::from(bytes > SHORT)]
             .pop()
@@ -155,41 +155,41 @@ impl Env {
         buffer
     }
 
-    /// A frame is over.
-    pub(crate) fn over(&mut self, frame: Vec<u8>) {
+    /// Keeps the buffer of a delivered frame for reuse.
+    pub(crate) fn recycle(&mut self, frame: Vec<u8>) {
         let spare = &mut self.spare[usize::from(frame.len() > SHORT)];
         if spare.len() < SPARE {
             spare.push(frame);
         }
     }
 
-    /// A frame comes back into the function that sent it.
+    /// Loops a frame back to the function that sent it.
     pub fn loop_back(&mut self, function: usize, frame: Vec<u8>) {
         self.arrivals.push_back((function, frame, Origin::Itself));
     }
 
-    /// A copy of a send queue's frame comes back into the function.
+    /// Loops a copy of a send queue's frame back to its own function.
     pub(crate) fn loop_back_within(&mut self, function: usize, frame: Vec<u8>, domain: u32) {
         let arrivals = &mut self.arrivals;
         arrivals.push_back((function, frame, Origin::Domain(domain)));
     }
 
-    /// A frame arrives at a function's port.
+    /// Delivers a frame to a function's port.
     pub(crate) fn arrives(&mut self, function: usize, frame: Vec<u8>) {
         self.arrivals.push_back((function, frame, Origin::Another));
     }
 
-    /// A function was reset: nothing of it is left in any queue.
+    /// Removes a reset function from all queues.
     pub fn forget(&mut self, function: usize) {
         self.doorbells.retain(|&(of, _)| of != function);
-        self.happenings.retain(|&(of, _)| of != function);
-        // A link trains on whatever its functions do.
+        self.card_events.retain(|&(of, _)| of != function);
+        // A link trains independently of its functions.
         self.timers
             .retain(|_, &mut (of, timer)| of != function || timer == Timer::Trained);
         self.forget_queues(function);
     }
 
-    /// A function's queues are gone: nothing of its data path is left.
+    /// Removes a function's data path from all queues.
     pub fn forget_queues(&mut self, function: usize) {
         self.frames.retain(|&(of, _)| of != function);
         self.arrivals.retain(|&(of, ..)| of != function);
@@ -198,25 +198,25 @@ impl Env {
     }
 }
 
-/// Who sent what arrives inside a function.
+/// Source of a frame that arrives inside a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The function itself.
     Itself,
     /// A send queue of the function, of this transport domain.
     Domain(u32),
-    /// Another function, or who is on the wire.
+    /// Another function, or a sender outside of this world.
     Another,
 }
 
 impl Origin {
-    /// The function itself, one way or the other.
+    /// Returns whether the function itself is the source.
     pub fn is_itself(self) -> bool {
         self != Self::Another
     }
 }
 
-/// A duration in nanoseconds; the end of time if it does not fit.
+/// Returns a duration in nanoseconds, saturated.
 pub fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

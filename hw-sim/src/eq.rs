@@ -1,14 +1,12 @@
 //! Event queues, from the device's side.
 //!
-//! The device writes 64-byte entries at `producer & (n - 1)`, owner bit = parity of its lap (0 on
-//! the first), byte 0x3f last. Software tells its consumer counter by doorbell, with or without
-//! arming. Arming governs the interrupt and nothing else: an armed queue with an entry beyond the
-//! consumer counter raises its vector once and is fired; without arming entries are written
-//! silently.
+//! The device writes 64-byte entries at `producer & (n - 1)`, owner bit = parity of its lap (0 on the first), byte
+//! 0x3f last. Software reports its consumer counter by doorbell, with or without arming. Arming governs only the
+//! interrupt: an armed queue with an entry beyond the consumer counter raises its vector once and is fired; an
+//! unarmed queue raises none.
 //!
-//! The queue is full when the producer is a whole ring ahead of the last consumer counter told.
-//! With `oi` set the device overwrites; without, the entry is lost and whoever asked decides what
-//! that means.
+//! The queue is full when the producer is a whole ring ahead of the last consumer counter reported. With `oi` set the
+//! device overwrites; without, the entry is lost, and the caller decides on the consequence.
 
 use crate::buffer::QueueBuffer;
 use crate::iommu::{Iommu, Who};
@@ -16,7 +14,7 @@ use mlx_prm::EventType;
 
 /// Bytes of an entry.
 pub const EQE_BYTES: usize = 64;
-/// Counters are exchanged with 24 bits.
+/// Width of exchanged counters: 24 bits.
 pub const COUNTER_MASK: u32 = 0x00ff_ffff;
 
 /// Arming state, as the queue contexts code it.
@@ -41,7 +39,7 @@ impl Arm {
     }
 }
 
-/// What became of an entry.
+/// Result of posting an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Posted {
     /// Written; true: raise the vector.
@@ -55,7 +53,7 @@ pub enum Posted {
     Failed,
 }
 
-/// What an EQ doorbell did.
+/// Result of an EQ doorbell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rung {
     /// Counter taken; true: raise the vector.
@@ -70,12 +68,12 @@ pub enum Rung {
     },
 }
 
-/// Where an EQE goes.
+/// Destination of an EQE.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Target {
     /// The EQ of this number.
     Number(u32),
-    /// Whichever EQ carries the type.
+    /// The EQ that carries the type.
     Carrier(EventType),
 }
 
@@ -86,7 +84,7 @@ pub struct Eq {
     pub number: u32,
     /// log2 of the entries.
     pub log_size: u32,
-    /// UAR page whose doorbells it listens to.
+    /// UAR page of its doorbells.
     pub uar: u32,
     /// MSI-X vector.
     pub vector: u16,
@@ -108,7 +106,7 @@ pub struct Eq {
 }
 
 impl Eq {
-    /// An empty, unarmed queue.
+    /// Returns an empty, unarmed queue.
     #[expect(
         clippy::too_many_arguments,
         reason = "one argument per field of the context"
@@ -141,22 +139,22 @@ impl Eq {
         }
     }
 
-    /// Last consumer counter told, 24 bits.
+    /// Returns the last consumer counter reported, 24 bits.
     pub fn consumer(&self) -> u32 {
         self.consumer & COUNTER_MASK
     }
 
-    /// Entries written, 24 bits.
+    /// Returns the number of entries written, 24 bits.
     pub fn producer(&self) -> u32 {
         self.producer & COUNTER_MASK
     }
 
-    /// Arming state.
+    /// Returns the arming state.
     pub fn arm(&self) -> Arm {
         self.arm
     }
 
-    /// Whether it carries asynchronous events.
+    /// Returns whether it carries asynchronous events.
     pub fn is_async(&self) -> bool {
         self.events != 0
     }
@@ -191,7 +189,7 @@ impl Eq {
         Posted::Written { interrupt }
     }
 
-    /// A doorbell with this consumer counter.
+    /// Handles a doorbell with this consumer counter.
     pub fn ring(&mut self, counter: u32, arm: bool) -> Rung {
         let advance = counter.wrapping_sub(self.consumer) & COUNTER_MASK;
         if advance > self.outstanding() && !self.ignore_overrun {

@@ -1,9 +1,8 @@
-//! The event log: what happened, in order, as lines of text.
+//! The event log: events in order, as lines of text.
 //!
-//! Two runs with the same seed and the same driver give the same bytes. Addresses therefore never
-//! appear in it: where the host's memory lies differs from run to run. Everything that decides what
-//! happens next does appear: register writes, commands and their answers, completions, interrupts,
-//! packets by header, faults.
+//! Two runs with the same seed and the same driver give the same bytes. The log therefore contains no addresses: the
+//! location of host memory differs from run to run. It contains everything that decides the further course: register
+//! writes, commands and their answers, completions, interrupts, packets by header, faults.
 
 use std::fmt::{self, Write};
 
@@ -12,12 +11,12 @@ use std::fmt::{self, Write};
 pub struct EventLog {
     text: String,
     enabled: bool,
-    /// Lines that whoever gathers news has not taken yet; none if nobody does.
+    /// Lines not yet taken by [`EventLog::take_news`]; `None` if they are not gathered.
     news: Option<String>,
 }
 
 impl EventLog {
-    /// A log that keeps lines, or one that drops them.
+    /// Returns a log that keeps lines, or one that drops them.
     pub fn new(enabled: bool) -> Self {
         Self {
             text: String::new(),
@@ -26,7 +25,7 @@ impl EventLog {
         }
     }
 
-    /// Whether lines are wanted; formatting one that is not is wasted work.
+    /// Returns whether lines are kept; if not, formatting one is wasted work.
     pub fn enabled(&self) -> bool {
         self.enabled || self.news.is_some()
     }
@@ -42,22 +41,22 @@ impl EventLog {
         }
     }
 
-    /// Everything so far.
+    /// Returns all lines so far.
     pub fn bytes(&self) -> &[u8] {
         self.text.as_bytes()
     }
 
-    /// From now on lines are there to be taken.
+    /// Starts gathering lines for [`EventLog::take_news`].
     pub fn gather_news(&mut self) {
         self.news.get_or_insert_default();
     }
 
-    /// Whether there are lines that have not been taken.
+    /// Returns whether there are lines that have not been taken.
     pub fn has_news(&self) -> bool {
         self.news.as_ref().is_some_and(|news| !news.is_empty())
     }
 
-    /// Lines since this was last asked.
+    /// Takes the lines since the last call.
     pub fn take_news(&mut self) -> String {
         self.news.as_mut().map(std::mem::take).unwrap_or_default()
     }

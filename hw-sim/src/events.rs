@@ -1,12 +1,11 @@
-//! Events: what a function tells its driver without being asked.
+//! Events: a function's notifications to its driver.
 //!
-//! An asynchronous event goes to the EQ whose mask has its type, a completion event to the EQ its
-//! CQ names. While a command executes, events collect and go out after its answer and its own
-//! completion event. An EQ that carries asynchronous events and overruns, or any EQ that cannot be
-//! written, is fatal: the health buffer says so.
+//! An asynchronous event goes to the EQ whose mask has its type, a completion event to the EQ of its CQ. While a
+//! command executes, events collect and go out after its answer and its own completion event. An overrun of an EQ for
+//! asynchronous events, or an EQ that cannot be written, is fatal and reported in the health buffer.
 
 use crate::card::seat::Seat;
-use crate::card::{AdminState, Happening};
+use crate::card::{AdminState, CardEvent};
 use crate::env::Env;
 use crate::eq::{EQE_BYTES, Posted, Target};
 use crate::nic::Nic;
@@ -15,7 +14,7 @@ use mlx_prm::{Eqe, EventType, HealthSyndrome, PortChange};
 use zerocopy::IntoBytes;
 
 impl Env {
-    /// The light on a card's fibre came or went.
+    /// Sets the light on a card's fibre.
     pub fn set_light(&mut self, seat: Seat, light: bool) {
         self.card_mut(seat).uplink.light = light;
         self.settle(seat);
@@ -23,34 +22,33 @@ impl Env {
 }
 
 impl Nic {
-    /// The card has something to tell the driver.
-    pub fn happened(&mut self, env: &mut Env, happening: Happening) {
-        match happening {
-            Happening::Port { up } => self.port_event(env, up),
-            Happening::VportChange { vport } => {
+    /// Handles an event of the card.
+    pub fn handle_card_event(&mut self, env: &mut Env, card_event: CardEvent) {
+        match card_event {
+            CardEvent::Port { up } => self.port_event(env, up),
+            CardEvent::VportChange { vport } => {
                 let mut eqe = Eqe::new();
                 eqe.event_data_mut()[2..4].copy_from_slice(&vport.to_be_bytes());
                 self.event(env, EventType::NIC_VPORT_CHANGE, &mut eqe);
             }
-            Happening::Enabled(enabled) => self.enabled_by_manager(env, enabled),
-            Happening::Emptied { vport } => self.emptied(env, vport),
-            Happening::Hungry { vport } => {
+            CardEvent::Enabled(enabled) => self.enabled_by_manager(env, enabled),
+            CardEvent::VfReset { vport } => self.vf_reset(env, vport),
+            CardEvent::VfNeedsPages { vport } => {
                 let pages = env.card(self.seat).rules.virtual_function_pages;
                 self.request_pages_of(env, vport, i32::from(pages));
             }
-            Happening::Fed(given) => self.pages_answered(env, given),
-            Happening::Vectors(vectors) => self.set_vectors(vectors),
+            CardEvent::PagesAnswered(given) => self.pages_answered(env, given),
+            CardEvent::Vectors(vectors) => self.set_vectors(vectors),
         }
     }
 
-    /// The driver set the physical port's administrative state.
+    /// Sets the physical port's administrative state for the driver.
     pub fn set_admin(&mut self, env: &mut Env, admin: AdminState) {
         let before = env.is_up(self.seat);
         env.card_mut(self.seat).uplink.admin = admin;
         env.settle(self.seat);
         if before && env.is_up(self.seat) {
-            // Drivers that set an up port up wait for the event all the same (register PAOS,
-            // `ase`).
+            // A driver that sets a port up that is up already still waits for the event (register PAOS, `ase`).
             self.port_event(env, true);
         }
     }
@@ -63,7 +61,7 @@ impl Nic {
         self.port_changed(env, change);
     }
 
-    /// Asks for pages, or offers some back, by event.
+    /// Requests pages, or offers some back, by event.
     pub fn request_pages(&mut self, env: &mut Env, pages: i32) {
         if self.carrier_of(EventType::PAGE_REQUEST).is_none() {
             return;
@@ -74,21 +72,21 @@ impl Nic {
         self.event(env, EventType::PAGE_REQUEST, &mut eqe);
     }
 
-    /// A virtual function was reset: the manager gets its pages back.
-    fn emptied(&mut self, env: &mut Env, vport: u16) {
+    /// Offers the pages of a virtual function that was reset to its manager.
+    fn vf_reset(&mut self, env: &mut Env, vport: u16) {
         let held = self
             .pages_of
             .get(&vport)
             .map_or(0, FirmwarePages::spoken_for);
         if held > 0 {
             let seat = Seat { vport, ..self.seat };
-            env.vport_mut(seat).hungry = true;
+            env.vport_mut(seat).needs_pages = true;
             let back = i32::try_from(held).unwrap_or(i32::MAX);
             self.request_pages_of(env, vport, -back);
         }
     }
 
-    /// Asks for pages of a virtual function, or offers them back, by event (Linux `pagealloc.c` `req_pages_handler`).
+    /// Requests pages of a virtual function, or offers them back, by event (Linux `pagealloc.c` `req_pages_handler`).
     pub fn request_pages_of(&mut self, env: &mut Env, function: u16, pages: i32) {
         let verify = self.profile.pages.verify;
         let account = self.pages_of.entry(function).or_insert_with(|| {
@@ -104,7 +102,7 @@ impl Nic {
         self.event(env, EventType::PAGE_REQUEST, &mut eqe);
     }
 
-    /// The EQ that carries an event type.
+    /// Returns the EQ that carries an event type.
     pub fn carrier_of(&self, event: EventType) -> Option<u32> {
         let bit = 1_u64.checked_shl(u32::from(event.0))?;
         self.objects
@@ -124,13 +122,12 @@ impl Nic {
         }
     }
 
-    /// Posts an EQE to a certain EQ, even while a command executes: the command's own completion
-    /// event.
+    /// Posts an EQE to a given EQ at once, even while a command executes: the command's own completion event.
     pub fn post_now(&mut self, env: &mut Env, eqn: u32, eqe: &Eqe) {
         self.post(env, Target::Number(eqn), &eqe_bytes(eqe));
     }
 
-    /// Posts an EQE to a certain EQ.
+    /// Posts an EQE to a given EQ.
     pub fn eqe(&mut self, env: &mut Env, eqn: u32, eqe: &Eqe) {
         let bytes = eqe_bytes(eqe);
         match &mut self.after_command {
@@ -139,21 +136,21 @@ impl Nic {
         }
     }
 
-    /// The completion event of a CQ.
+    /// Posts the completion event of a CQ.
     pub fn completion_event(&mut self, env: &mut Env, eqn: u32, cqn: u32) {
         let mut eqe = Eqe::new();
         eqe.event_data_mut()[24..28].copy_from_slice(&cqn.to_be_bytes());
         self.eqe(env, eqn, &eqe);
     }
 
-    /// An event that names a queue pair (kind 0) or a shared receive queue.
+    /// Posts an event that names a queue pair (kind 0) or a shared receive queue.
     pub fn queue_event(&mut self, env: &mut Env, event: EventType, number: u32) {
         let mut eqe = Eqe::new();
         eqe.event_data_mut()[24..28].copy_from_slice(&number.to_be_bytes());
         self.event(env, event, &mut eqe);
     }
 
-    /// A CQ has failed: error event now, attached queue pairs to ERR when the caller has returned.
+    /// Handles the failure of a CQ: the error event now, attached queue pairs to ERR when the caller has returned.
     pub fn cq_failed(&mut self, env: &mut Env, cqn: u32, syndrome: u8) {
         env.note(
             self.index,
@@ -199,12 +196,12 @@ impl Nic {
         }
     }
 
-    /// From now on events wait for the command to be answered.
+    /// Holds events back until the command is answered.
     pub fn begin_command(&mut self) {
         self.after_command.get_or_insert_default();
     }
 
-    /// The command is answered: its events go out.
+    /// Sends the events of an answered command.
     pub fn end_command(&mut self, env: &mut Env) {
         for (target, eqe) in self.after_command.take().unwrap_or_default() {
             self.post(env, target, &eqe);

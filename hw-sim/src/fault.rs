@@ -1,9 +1,9 @@
-//! Faults of the function itself, put in by a test.
+//! Faults of the function itself, injected by a test.
 //!
-//! Faults of the wire belong to the link. These sit in the function: a command that is refused,
-//! answered late or not at all, firmware that dies in one of the ways the health buffer can tell, a
-//! device that is gone. A command fault waits for its opcode and is used up by it; the others take
-//! effect at once, and so cannot be planned for later.
+//! Faults of the wire belong to the link. These belong to the function: a command that is refused, answered late or
+//! not at all, firmware that dies in one of the ways the health buffer reports, a device that is gone. A command
+//! fault waits for its opcode and is consumed by it; the others take effect at once, and so cannot be planned for
+//! later.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -56,8 +56,8 @@ pub enum Fault {
         /// Pages the firmware asks for.
         pages: u32,
     },
-    /// The firmware needs pages for what is created: every so many commands that create something wait until they are
-    /// given. Lasts.
+    /// The firmware needs pages for new objects: one in `every` commands that create an object waits until pages are
+    /// given. Permanent.
     Growth {
         /// Commands from one wait to the next.
         every: u32,
@@ -73,8 +73,8 @@ pub enum Fault {
     HealthSyndrome(u8),
     /// The firmware stops running: its health counter stands still and no command is answered; traffic goes on.
     HealthCounterStops,
-    /// The health counter stands for so long and then goes on, as firmware lets it that has much to do (Linux
-    /// `poll_health` reports the fourth equal reading, two seconds apart, and goes on).
+    /// The health counter stands still for this time, as that of busy firmware may (Linux `poll_health` reports the
+    /// fourth equal reading, two seconds apart, and continues).
     HealthCounterStalls(Duration),
     /// Every read of the BAR gives ones and every write is lost, as if the link to the slot were
     /// down.
@@ -84,29 +84,29 @@ pub enum Fault {
     SurpriseRemoval,
     /// The bus reports an uncorrectable error of the function to the system, which tells the driver.
     BusError,
-    /// The system wants the function back from the driver.
+    /// The system asks the driver to release the function.
     WantedBack,
-    /// The next so many interrupts are not delivered.
+    /// This number of interrupts is not delivered.
     LostInterrupts(u32),
-    /// Every vector is raised once, whatever there is to tell.
+    /// Every vector is raised once, without a reason.
     StrayInterrupts,
     /// The port of the function's card loses its carrier.
     LinkDown,
-    /// It gets its carrier back.
+    /// The port of the function's card gets its carrier back.
     LinkUp,
-    /// This command fault, but only after so many commands that it would have met.
-    // A recording has the two apart: what is read from a file nests nothing. Skipped, it has to be the last: those
-    // behind it would have other numbers read than written.
+    /// This command fault, after a number of commands that it would have met.
+    // A recording stores fault and number separately, so that a record nests no other. A skipped variant has to be the
+    // last: those behind it would be read with other numbers than written.
     #[serde(skip)]
     Later {
-        /// Commands that are spared.
+        /// Number of commands that are spared.
         commands: u32,
         /// The fault: one of the first four above, which wait for a command.
         fault: Box<Fault>,
     },
 }
 
-/// What a command fault does to the command it meets.
+/// Effect of a command fault on its command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandFault {
     /// Answer with this status and syndrome.
@@ -124,7 +124,7 @@ pub enum CommandFault {
     Delay(u64),
 }
 
-/// What a command met on its way.
+/// Fault that a command met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Meeting {
     /// Nothing.
@@ -153,7 +153,7 @@ impl From<Option<CommandFault>> for Meeting {
     }
 }
 
-/// How often commands of an opcode met what.
+/// Number of commands by opcode and fault.
 pub type Meetings = BTreeMap<(u16, Meeting), u64>;
 
 #[derive(Clone, Debug)]
@@ -161,7 +161,7 @@ struct Planned {
     opcode: Option<u16>,
     fault: CommandFault,
     left: u32,
-    /// Commands that are spared first.
+    /// Number of commands still to be spared.
     spared: u32,
 }
 
@@ -190,7 +190,7 @@ struct Growth {
 }
 
 impl Fault {
-    /// Whether it waits for a command to meet.
+    /// Returns whether it is a command fault.
     pub(crate) const fn waits_for_a_command(&self) -> bool {
         match self {
             Self::CommandFailure { .. }
@@ -217,10 +217,10 @@ impl Fault {
 }
 
 impl FaultPlan {
-    /// Adds a command fault; false if `fault` is of another kind.
+    /// Adds a command fault; returns false if `fault` is of another kind.
     ///
     /// # Panics
-    /// What is to come [`Later`](Fault::Later) waits for no command, and would come at once.
+    /// A fault planned for [`Later`](Fault::Later) is no command fault, and would take effect at once.
     pub fn add(&mut self, fault: &Fault) -> bool {
         let (opcode, fault, left) = match *fault {
             Fault::CommandFailure {
@@ -295,7 +295,7 @@ impl FaultPlan {
         true
     }
 
-    /// The fault that meets a command, if any; uses it up.
+    /// Returns the fault that meets a command, if any, and consumes it.
     pub fn meet(&mut self, opcode: u16) -> Option<CommandFault> {
         let fault = self.planned_for(opcode);
         *self.met.entry((opcode, fault.into())).or_default() += 1;
@@ -318,19 +318,19 @@ impl FaultPlan {
         Some(fault)
     }
 
-    /// What commands have met since this was last asked.
+    /// Takes the counts of commands and faults since the last call.
     pub fn take_meetings(&mut self) -> Meetings {
         std::mem::take(&mut self.met)
     }
 
-    /// Whether an interrupt is lost; uses the fault up.
+    /// Returns whether an interrupt is lost; consumes the fault.
     pub fn loses_interrupt(&mut self) -> bool {
         let lost = self.lost_interrupts > 0;
         self.lost_interrupts = self.lost_interrupts.saturating_sub(1);
         lost
     }
 
-    /// A command is to create something: the pages that it waits for, if any.
+    /// Returns the pages that a command which creates an object waits for, if any.
     pub fn wanted_pages(&mut self, opcode: u16) -> Option<u32> {
         let pages = self.planned_pages();
         if pages.is_some() {
@@ -352,7 +352,7 @@ impl FaultPlan {
         Some(growth.pages)
     }
 
-    /// Forgets everything planned.
+    /// Drops everything planned.
     pub fn clear(&mut self) {
         *self = Self {
             met: self.take_meetings(),

@@ -1,13 +1,12 @@
-//! What a queue pair needs of the function it lives in.
+//! The interface of a queue pair to the function it lives in.
 //!
-//! A [`crate::qp::Qp`] owns no memory, no keys, no completion queues, no port and no clock. All of
-//! them belong to the function, and reach the queue pair as one `&mut dyn Host` argument of each
-//! call; what the queue pair wants done to them leaves it through the same argument. So a queue
-//! pair can be tested alone, with a host made of vectors, and nothing in it can wait.
+//! A [`crate::qp::Qp`] owns no memory, no keys, no completion queues, no port and no clock. All of them belong to the
+//! function, and reach the queue pair as one `&mut dyn Host` argument of each call, through which the queue pair also
+//! changes them. So a queue pair can be tested alone, with a host made of vectors, and nothing in it can wait.
 //!
-//! A host answers at once: reads and writes happen before the method returns, a frame is queued on
-//! the port, a CQE is in the ring. Errors are the two that the fabric can produce: the IOMMU refused
-//! an address ([`DmaFault`]), or a key did not cover an access ([`KeyError`]).
+//! A host answers at once: when the method returns, the read or write has happened, the frame is queued on the port,
+//! the CQE is in the ring. There are two kinds of errors: the IOMMU refused an address ([`DmaFault`]), or a key did
+//! not cover an access ([`KeyError`]).
 
 pub use crate::iommu::DmaFault;
 use crate::profile::Habits;
@@ -16,25 +15,24 @@ use crate::wire::Outline;
 use mlx_prm::{Cqe64, DataSeg, EventType};
 use thiserror::Error;
 
-/// What a queue pair needs of the function it lives in.
+/// Services of the function for a queue pair.
 pub trait Host {
-    /// Virtual time, nanoseconds.
+    /// Returns virtual time in nanoseconds.
     fn now(&self) -> u64;
 
     /// Reads queue memory or a doorbell record: DMA addresses, no key.
     ///
     /// # Errors
-    /// [`DmaFault`]: the range is not mapped whole, or the function is no bus master.
+    /// [`DmaFault`]: part of the range is not mapped, or the function is no bus master.
     fn dma_read(&mut self, iova: u64, out: &mut [u8]) -> Result<(), DmaFault>;
 
     /// Writes queue memory or a doorbell record: DMA addresses, no key.
     ///
     /// # Errors
-    /// [`DmaFault`]: as for reading, or part of the range is mapped to be read only.
+    /// [`DmaFault`], as for reading; or part of the range is mapped read-only.
     fn dma_write(&mut self, iova: u64, data: &[u8]) -> Result<(), DmaFault>;
 
-    /// Reads data through a key: checks existence, free state, variant, PD, QPN, range and access,
-    /// then does the DMA.
+    /// Reads data through a key: checks existence, free state, variant, PD, QPN, range and access, then does the DMA.
     ///
     /// # Errors
     /// [`KeyError`]: the first check that fails, or the DMA behind it.
@@ -58,11 +56,10 @@ pub trait Host {
         data: &[u8],
     ) -> Result<(), KeyError>;
 
-    /// The checks of [`Host::key_read`] and [`Host::key_write`] for a whole range, without moving
-    /// a byte.
+    /// Makes the checks of [`Host::key_read`] and [`Host::key_write`] for a whole range, without moving a byte.
     ///
     /// # Errors
-    /// [`KeyError`], as [`Host::key_read`], but for the DMA.
+    /// [`KeyError`], as [`Host::key_read`], except for the DMA.
     fn key_check(
         &mut self,
         key: u32,
@@ -72,100 +69,101 @@ pub trait Host {
         write: bool,
     ) -> Result<(), KeyError>;
 
-    /// Writes a CQE. Owner bit, wrap, overrun and arming are the completion queue's business; the
-    /// owner bit of `cqe.op_own` is ignored. `solicited` satisfies an arm for solicited entries.
+    /// Writes a CQE. The completion queue handles owner bit, wrap, overrun and arming; the owner bit of `cqe.op_own`
+    /// is ignored. `solicited` satisfies an arm for solicited entries.
     fn complete(&mut self, cqn: u32, cqe: Cqe64, solicited: bool);
 
-    /// Writes a CQE of 128 bytes: `first` is the half before the CQE proper.
+    /// Writes a CQE of 128 bytes: `first` is the half before the 64-byte CQE.
     fn complete_wide(&mut self, cqn: u32, first: [u8; 64], cqe: Cqe64, solicited: bool);
 
     /// Raises an asynchronous event that names this queue pair.
     fn qp_event(&mut self, event: EventType, qpn: u32);
 
-    /// Takes the next WQE of a shared receive queue, if there is one; fires the limit event.
+    /// Takes the next WQE of a shared receive queue, if there is one; sends the limit event.
     ///
     /// # Errors
     /// [`DmaFault`]: its doorbell record or its next WQE cannot be read.
     fn srq_take(&mut self, srqn: u32) -> Result<Option<SrqWqe>, DmaFault>;
 
-    /// The XRC SRQ of that number.
+    /// Returns the XRC SRQ of that number.
     fn xrc_srq(&self, srqn: u32) -> Option<XrcTarget> {
         let _ = srqn;
         None
     }
 
-    /// Memory for a frame of so many bytes, with anything in it.
+    /// Returns a buffer of `bytes` bytes with arbitrary contents.
     fn buffer(&mut self, bytes: usize) -> Vec<u8> {
         vec![0; bytes]
     }
 
-    /// Whether frames need their ICRC: somebody may look at it.
+    /// Returns whether frames need their ICRC because it may be read.
     fn seals(&self) -> bool {
         true
     }
 
-    /// Bytes that were put onto this port's wire so far, by any queue pair.
+    /// Returns the bytes that all queue pairs have sent on this port so far.
     fn sent_bytes(&self) -> u64 {
         0
     }
 
-    /// Puts a whole Ethernet frame (without FCS) onto this function's port.
+    /// Sends a whole Ethernet frame (without FCS) on this function's port.
     fn transmit(&mut self, frame: Vec<u8>);
 
-    /// Puts a frame onto this function's port of which only the payload is written.
+    /// Sends a frame of which only the payload is written; the headers come from `outline`.
     fn transmit_outlined(&mut self, outline: &Outline, mut frame: Vec<u8>) {
         outline.write(&mut frame, self.seals());
         self.transmit(frame);
     }
 
-    /// The used entry of the port's GID table at `index`; on InfiniBand only its GID means something.
+    /// Returns the used entry of the port's GID table at `index`; on InfiniBand only its GID has a meaning.
     fn gid(&self, index: u8) -> Option<GidEntry>;
 
-    /// A number that is another one when an answer of [`Host::gid`] or [`Host::lid`] may be; none if nobody counts.
+    /// Returns a number that changes whenever an answer of [`Host::gid`] or [`Host::lid`] may change; `None` if
+    /// changes are not counted.
     fn addresses(&self) -> Option<u64> {
         None
     }
 
-    /// The LID of an InfiniBand port; none on Ethernet.
+    /// Returns the LID of an InfiniBand port; `None` on Ethernet.
     fn lid(&self) -> Option<u16> {
         None
     }
 
-    /// CQE version of the function: 1 puts the user index where version 0 has the SRQ number.
+    /// Returns the CQE version of the function: 1 has the user index where version 0 has the SRQ number.
     fn cqe_version(&self) -> u8;
 
-    /// Counts something in a counter set (QPC `counter_set_id`; 0 is the set of those that name none).
+    /// Increments a counter of a counter set (QPC `counter_set_id`; 0 is the default set).
     fn count(&mut self, set: u32, what: QCounter) {
         let _ = (set, what);
     }
 
-    /// A rule of the PRM was broken by the driver: logged and reported, never fatal.
+    /// Reports that the driver broke a rule of the PRM: logged, never fatal.
     fn driver_bug(&mut self, what: String);
 
-    /// The world's seeded stream of random numbers.
+    /// Returns the next number of the world's seeded random stream.
     fn random(&mut self) -> u64;
 
-    /// Carries out a UMR work request: changes the context of an existing key.
+    /// Executes a UMR work request: changes the context of an existing key.
     ///
     /// # Errors
-    /// [`KeyError`]: the key may not be changed so; [`KeyError::Unsupported`] where there is no UMR.
+    /// [`KeyError`]: this change of the key is not permitted; [`KeyError::Unsupported`] if there is no UMR.
     fn umr(&mut self, request: UmrRequest<'_>) -> Result<(), KeyError> {
         let _ = request;
         Err(KeyError::Unsupported)
     }
 
-    /// What the device does one way, others another.
+    /// Returns the choices of this device among behaviours that differ between devices.
     fn habits(&self) -> Habits {
         Habits::default()
     }
 
-    /// Whether a WQE behind a UMR needs no fence (PRM, `umr_fence` 2).
+    /// Returns whether a WQE behind a UMR needs no fence (PRM, `umr_fence` 2).
     fn umr_keeps_order(&self) -> bool {
         false
     }
 
-    /// Whether requesters send again before the ACK timeout of their queue pair has passed: RoCE adaptive
-    /// retransmission, which is on where there is the capability `roce_accl`.
+    /// Returns whether requesters retransmit before the ACK timeout of their queue pair: RoCE adaptive
+    /// retransmission, which is on with the capability `roce_accl`.
     fn retransmits_early(&self) -> bool {
         false
     }
@@ -173,36 +171,35 @@ pub trait Host {
     /// Frees a key on behalf of a peer's SEND with Invalidate.
     ///
     /// # Errors
-    /// [`KeyError`]: the queue pair may not use the key, or the key cannot be invalidated by a peer;
-    /// [`KeyError::Unsupported`] where there is no UMR.
+    /// [`KeyError`]: the queue pair may not use the key, or a peer may not invalidate it; [`KeyError::Unsupported`]
+    /// if there is no UMR.
     fn invalidate(&mut self, key: u32, scope: KeyScope) -> Result<(), KeyError> {
         let _ = (key, scope);
         Err(KeyError::Unsupported)
     }
 
-    /// Largest RDMA path MTU the port carries, as the QPC codes it (1 = 256 … 5 = 4096).
+    /// Returns the largest RDMA path MTU of the port, as the QPC codes it (1 = 256 … 5 = 4096).
     fn port_mtu(&self) -> u8 {
         5
     }
 
-    /// Whether the function has atomics of 8 bytes (general capability `atomic`; atomic capabilities
+    /// Returns whether the function has atomics of 8 bytes (general capability `atomic`; atomic capabilities
     /// `atomic_operations` and `atomic_size_qp`).
     fn has_atomics(&self) -> bool {
         true
     }
 
-    /// Whether the answer of an atomic is written big-endian into the requester's memory (PRM,
-    /// atomic capabilities, `atomic_req_8B_endianness_mode` 0) instead of in the host's order.
+    /// Returns whether the answer of an atomic is written big-endian into the requester's memory (PRM, atomic
+    /// capabilities, `atomic_req_8B_endianness_mode` 0) instead of in the host's order.
     fn atomic_reply_big_endian(&self) -> bool {
         false
     }
 }
 
-/// [`KeyScope::pd`] of the function's own UMR queue pair, which is in no protection domain and reaches
-/// keys of all.
+/// [`KeyScope::pd`] of the function's own UMR queue pair, which is in no protection domain and reaches keys of all.
 pub const ANY_PD: u32 = u32::MAX;
 
-/// For whom a key is used, and how.
+/// User of a key, and kind of its access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyScope {
     /// Protection domain of the queue pair, or [`ANY_PD`].
@@ -237,43 +234,43 @@ pub struct GidEntry {
 pub struct SrqWqe {
     /// Its index, which the CQE will carry.
     pub index: u16,
-    /// Protection domain of the queue. The keys of the list are of this one, whichever the queue
-    /// pair is in that takes the WQE.
+    /// Protection domain of the queue. The keys of the list belong to it, whatever the domain of the queue pair that
+    /// takes the WQE.
     pub pd: u32,
     /// Its scatter list, without terminator.
     pub scatter: Vec<DataSeg>,
-    /// The queue is an XRC SRQ.
+    /// Set if the queue is an XRC SRQ.
     pub xrc: Option<XrcSource>,
 }
 
-/// Where the completion of a WQE of an XRC SRQ goes.
+/// Destination of the completion of an XRC SRQ's WQE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XrcSource {
     /// The queue.
     pub number: u32,
     /// Its completion queue.
     pub cqn: u32,
-    /// Index that its CQEs of version 1 carry.
+    /// Index in its CQEs of version 1.
     pub user_index: u32,
 }
 
-/// An XRC SRQ as a request finds it.
+/// An XRC SRQ as the target of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XrcTarget {
     /// Its XRC domain.
     pub xrcd: u32,
-    /// Its protection domain, in which the keys of the request are.
+    /// Its protection domain, which the keys of the request belong to.
     pub pd: u32,
 }
 
-/// A UMR work request, taken apart (PRM "UMR WQE").
+/// A parsed UMR work request (PRM "UMR WQE").
 #[derive(Clone, Copy, Debug)]
 pub struct UmrRequest<'a> {
     /// The key that is changed, as in the control segment.
     pub key: u32,
-    /// Protection domain and number of the queue pair that asks.
+    /// Protection domain and number of the requesting queue pair.
     pub scope: KeyScope,
-    /// The queue pair may register memory fast (QPC `fre`).
+    /// The queue pair may do fast registration (QPC `fre`).
     pub fast: bool,
     /// UMR control segment.
     pub control: &'a [u8; 48],
@@ -283,7 +280,7 @@ pub struct UmrRequest<'a> {
     pub entries: &'a [u8],
 }
 
-/// Why a key did not cover an access.
+/// Reason for which a key did not cover an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum KeyError {
     /// No key has this index.
@@ -332,13 +329,13 @@ pub enum KeyError {
         /// The key as used.
         key: u32,
     },
-    /// A change of pages, entity size, domain, or of range or rights of pages, on a queue pair that may not make it.
+    /// A change of pages, entity size, domain, or of range or rights of pages, on a queue pair without `fre`.
     #[error("key {key:#010x}: change of pages, range, rights or domain without fre")]
     FastRegistration {
         /// The key as used.
         key: u32,
     },
-    /// The keys of the function and their tables would take more memory than there is for them.
+    /// The keys of the function and their tables would exceed its memory for them.
     #[error("key {key:#010x}: no memory for {bytes} bytes more of table")]
     Memory {
         /// The key as used.
@@ -349,10 +346,10 @@ pub enum KeyError {
     /// The reserved lkey on a queue pair that may not use it.
     #[error("reserved lkey without rlky")]
     Reserved,
-    /// The key was good and the IOMMU was not.
+    /// The key covered the access, but the IOMMU refused it.
     #[error(transparent)]
     Dma(#[from] DmaFault),
-    /// This host does not do that.
+    /// This host does not implement the call.
     #[error("not supported by this function")]
     Unsupported,
 }

@@ -1,10 +1,9 @@
-//! Frames coming in from the wire: whose they are.
+//! Frames from the wire: the choice of their receiver.
 //!
-//! A RoCE packet is ours if its destination MAC is one of the RoCE address table's, or its destination LID
-//! ours. One that does not parse is dropped and counted by reason. Everything else on an Ethernet port is
-//! steered ([`crate::eth`]), packets that name no queue pair included; without flow tables it is dropped
-//! and counted, as a NIC without a host stack behind it does. A multicast datagram goes to the members of its
-//! group ([`crate::mcg`]).
+//! A RoCE packet is for this function if its destination MAC is in the RoCE address table, or its destination LID is
+//! the port's. One that does not parse is dropped and counted by reason. Every other frame of an Ethernet port is
+//! steered ([`crate::eth`]), packets to unknown queue pairs included. Without flow tables it is dropped and counted,
+//! as by a NIC without a host stack. A multicast datagram goes to the members of its group ([`crate::mcg`]).
 
 use crate::env::{Env, Origin};
 use crate::nic::Nic;
@@ -13,14 +12,14 @@ use crate::switch::classify::Ecn;
 use crate::wire::frame::is_roce;
 use crate::wire::{CNP, Packet, WireError};
 
-/// The general services interface: its number on the wire is not its number in the device.
+/// QP number of the general services interface on the wire; its number in the device is another.
 const GSI_QPN: u32 = 1;
-/// The subnet management interface, likewise.
+/// QP number of the subnet management interface on the wire; its number in the device is another.
 const SMI_QPN: u32 = 0;
 
 impl Nic {
-    /// A frame arrived. A RoCE packet goes to the queue pair it names; packets for QP 1 go to the queue pair of that
-    /// service type.
+    /// Handles a received frame. A RoCE packet goes to the queue pair it names; packets for QP 1 go to the queue pair
+    /// of that service type.
     pub fn frame_received(&mut self, env: &mut Env, frame: &[u8], origin: Origin) {
         if !self.alive() {
             return;
@@ -68,7 +67,7 @@ impl Nic {
         }
     }
 
-    /// Whether a packet reaches a queue pair.
+    /// Returns whether a packet reaches a queue pair.
     pub(crate) fn takes(&self, packet: &Packet<'_>) -> bool {
         let slot = self
             .destination(packet)
@@ -76,7 +75,7 @@ impl Nic {
         self.alive() && slot.is_some()
     }
 
-    /// The number of the queue pair that a packet is for.
+    /// Returns the number of the queue pair that a packet is for.
     fn destination(&self, packet: &Packet<'_>) -> Option<u32> {
         match packet.dest_qpn() {
             SMI_QPN => self.smi,
@@ -85,7 +84,7 @@ impl Nic {
         }
     }
 
-    /// A packet arrived that is ours. Whether there is a queue pair of the number that it names; it has the packet.
+    /// Passes a packet for this function to its queue pair. Returns whether that exists.
     pub(crate) fn packet_received(&mut self, env: &mut Env, packet: &Packet<'_>) -> bool {
         let (bth, bytes) = (&packet.bth, packet.payload.len());
         env.note(
@@ -109,7 +108,7 @@ impl Nic {
     }
 }
 
-/// A parse error as a counter's name.
+/// Returns the drop counter's name for a parse error.
 const fn reason(error: WireError) -> &'static str {
     match error {
         WireError::Truncated(_) => "truncated",

@@ -1,21 +1,20 @@
 //! The initialization segment: the first pages of BAR 0, seen from the device.
 //!
-//! Registers live in BAR memory, big-endian, so that reads are plain memory. The device rewrites
-//! what changes by itself (timers, health counter, `initializing`) whenever virtual time moves, and
-//! what software wrote where it may not. Only four registers take writes: the two halves of the
-//! command queue address, the command doorbell, and the `nic_interface` bits beside the address.
+//! Registers live in BAR memory, big-endian, so that reads are plain memory. The device rewrites registers that
+//! change by themselves (timers, health counter, `initializing`) whenever virtual time moves, and restores those that
+//! software may not write. Only four registers take writes: the two halves of the command queue address, the command
+//! doorbell, and the `nic_interface` bits beside the address.
 //!
-//! The word at 0x14 is two things: written, it is the low address and `nic_interface`; read, its
-//! low byte is the geometry of the queue (32 entries of 64 bytes, 0x56) whatever was written there,
-//! because drivers read it back to change `nic_interface` alone.
+//! The word at 0x14 has two meanings. Written, it is the low address and `nic_interface`. Read, its low byte is the
+//! geometry of the queue (32 entries of 64 bytes, 0x56) whatever was written there, because drivers read it back to
+//! change `nic_interface` alone.
 //!
-//! A device that is gone reads as ones: [`InitSegment::go_dark`] fills the BAR and ignores
-//! everything from then on.
+//! A device that is gone reads as ones: [`InitSegment::go_dark`] fills the BAR and ignores everything from then on.
 //!
-//! So does one that has just been reset, for a while; then the segment is there, but the firmware behind it does not
-//! look at it yet: revisions and geometry read zero, and what is written is lost. `initializing` reads 1 all that time,
-//! in the ones, too. Linux waits for it to clear before it looks at anything else ("wait for firmware to accept
-//! initialization segments configurations" in `mlx5_function_enable`, drivers/net/ethernet/mellanox/mlx5/core/main.c).
+//! A device that was just reset also reads as ones for a while. Then the segment is there, but the firmware does not
+//! read it yet: revisions and geometry read zero, and writes are lost. `initializing` reads 1 in both phases. Linux
+//! waits for it to clear before it reads anything else ("wait for firmware to accept initialization segments
+//! configurations" in `mlx5_function_enable`, drivers/net/ethernet/mellanox/mlx5/core/main.c).
 
 use crate::profile::Profile;
 use driver::SharedMemory;
@@ -25,7 +24,7 @@ use mlx_prm::COMMAND_INTERFACE_REVISION;
 pub const LOG_CMDQ_SIZE: u32 = 5;
 /// log2 of the bytes from one command queue entry to the next.
 pub const LOG_CMDQ_STRIDE: u32 = 6;
-/// Bytes of BAR 0 that belong to the segment and not to UAR pages.
+/// Bytes of BAR 0 before the UAR pages.
 pub const SEGMENT_BYTES: u64 = 0x4000;
 
 const FW_REV: usize = 0x000;
@@ -50,7 +49,7 @@ pub const NIC_DISABLED: u32 = 1;
 /// `nic_interface`: software reset.
 pub const NIC_SOFTWARE_RESET: u32 = 7;
 
-/// What a write to the segment asks the device to do.
+/// Effect of a write to the segment on the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RegisterEffect {
     /// Nothing further.
@@ -59,14 +58,14 @@ pub enum RegisterEffect {
     CommandDoorbell(u32),
     /// `nic_interface` was changed to this value.
     NicInterface(u32),
-    /// The driver wrote where nothing may be written.
+    /// The driver wrote where writes are not permitted.
     Bug(String),
 }
 
-/// When a reset function comes to life again, in virtual time. Each moment is the end of what is said of it.
+/// Phases of a reset function's boot; each ends at this virtual time, in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Boot {
-    /// The BAR reads ones and takes no write.
+    /// The BAR reads ones and ignores writes.
     pub silent_until: u64,
     /// Writes to the segment are lost.
     pub deaf_until: u64,
@@ -75,7 +74,7 @@ pub struct Boot {
 }
 
 impl Boot {
-    /// The moments at which something changes.
+    /// Returns the ends of all phases.
     pub fn moments(self) -> [u64; 3] {
         [self.silent_until, self.deaf_until, self.boots_until]
     }
@@ -91,14 +90,14 @@ impl Boot {
     }
 }
 
-/// How much of a segment there is.
+/// Accessibility of the segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Nothing: the BAR reads ones.
+    /// None: the BAR reads ones.
     Silent,
-    /// It reads, and what is written is lost.
+    /// Readable; writes are lost.
     Deaf,
-    /// All of it.
+    /// Readable and writable.
     Listening,
 }
 
@@ -111,7 +110,7 @@ pub struct InitSegment {
     boot: Boot,
     phase: Phase,
     health_syndrome: u8,
-    /// The health counter stands until then.
+    /// Virtual time until which the health counter stands still, in ns.
     counter_stands_until: u64,
     dark: bool,
     khz: u32,
@@ -120,7 +119,7 @@ pub struct InitSegment {
 }
 
 impl InitSegment {
-    /// The segment in front of `bar`; call [`InitSegment::reset`] before use.
+    /// Returns the segment in front of `bar`; call [`InitSegment::reset`] before use.
     pub fn new(bar: SharedMemory, profile: &Profile) -> Self {
         Self {
             bar,
@@ -138,7 +137,7 @@ impl InitSegment {
         }
     }
 
-    /// Power-on values; the function comes up as `boot` says.
+    /// Restores power-on values and starts the boot phases.
     pub fn reset(&mut self, now: u64, boot: Boot) {
         if self.dark {
             return;
@@ -153,8 +152,8 @@ impl InitSegment {
         self.tick(now);
     }
 
-    /// Bytes of the BAR that a driver reads; behind them are doorbell pages, and of those a card has megabytes, which
-    /// an opening should not touch.
+    /// Returns the bytes of the BAR that a driver reads. Behind them are megabytes of doorbell pages, which opening a
+    /// device should not touch.
     fn readable(&self) -> usize {
         const READ: usize = 1 << 16;
         self.bar.len().min(READ)
@@ -166,7 +165,8 @@ impl InitSegment {
         if phase == Phase::Silent {
             self.bar.fill(0, bytes, 0xff);
         } else {
-            // A driver in another thread may look meanwhile: as long as not all of it is there the firmware boots.
+            // A driver in another thread may read meanwhile: `initializing` stays set until the whole segment is
+            // written.
             self.bar.store_be32(INITIALIZING, 1 << 31);
             self.bar.fill(0, INITIALIZING, 0);
             let behind = INITIALIZING + 4;
@@ -175,37 +175,37 @@ impl InitSegment {
         }
     }
 
-    /// Whether firmware still boots.
+    /// Returns whether firmware still boots.
     pub fn initializing(&self, now: u64) -> bool {
         self.boot.moments().into_iter().any(|moment| now < moment)
     }
 
-    /// DMA address of the command queue, once software has written both halves.
+    /// Returns the DMA address of the command queue, once software has written both halves.
     pub fn command_queue(&self) -> Option<u64> {
         self.queue_active.then_some(self.cmdq_address)
     }
 
-    /// `nic_interface` as the device reports it.
+    /// Returns `nic_interface` as the device reports it.
     pub fn nic_interface(&self) -> u32 {
         self.nic_interface
     }
 
-    /// The fatal syndrome reported in the health buffer, 0 if none.
+    /// Returns the fatal syndrome in the health buffer, 0 if none.
     pub fn health_syndrome(&self) -> u8 {
         self.health_syndrome
     }
 
-    /// Whether the device does not answer any more.
+    /// Returns whether the device is gone.
     pub fn is_dark(&self) -> bool {
         self.dark
     }
 
-    /// Whether the device does not answer, and may or may not some time.
+    /// Returns whether the device does not answer, be it gone or in reset.
     pub fn is_silent(&self) -> bool {
         self.dark || self.phase == Phase::Silent
     }
 
-    /// Virtual time has moved: timers, health counter and the end of booting.
+    /// Updates timers, health counter and the boot phase: virtual time has moved.
     pub fn tick(&mut self, now: u64) {
         if self.dark {
             return;
@@ -223,7 +223,7 @@ impl InitSegment {
         self.bar.store_be32(INTERNAL_TIMER_H, high);
         self.bar.store_be32(INTERNAL_TIMER_L, low);
         if now >= self.counter_stands_until {
-            // Once per 10 ms: recovery code polls it every 50 ms.
+            // Once per 10 ms: recovery code reads it every 50 ms.
             let [_, counter] = halves((now / 10_000_000) & 0x00ff_ffff);
             self.bar.store_be32(
                 HEALTH_COUNTER,
@@ -232,7 +232,7 @@ impl InitSegment {
         }
     }
 
-    /// Reports a fatal health syndrome. The first one stays.
+    /// Reports a fatal health syndrome; the first one stays.
     pub fn set_health_syndrome(&mut self, syndrome: u8) {
         if self.dark || self.health_syndrome != 0 {
             return;
@@ -244,17 +244,17 @@ impl InitSegment {
             .store_be32(HEALTH_COUNTER, u32::from(syndrome) << 24 | counter);
     }
 
-    /// Whether the firmware no longer runs: its counter stands for ever.
+    /// Returns whether the firmware no longer runs: its counter stands still for ever.
     pub fn is_stuck(&self) -> bool {
         self.counter_stands_until == u64::MAX
     }
 
-    /// Stops the health counter until then.
+    /// Stops the health counter until `until`.
     pub fn freeze_health_counter(&mut self, until: u64) {
         self.counter_stands_until = until;
     }
 
-    /// The device is gone: everything reads as ones.
+    /// Marks the device as gone: everything reads as ones.
     pub fn go_dark(&mut self) {
         self.dark = true;
         self.bar.fill(0, self.readable(), 0xff);
@@ -266,8 +266,7 @@ impl InitSegment {
         self.restore();
     }
 
-    /// Software wrote `bytes` at `offset` (below [`SEGMENT_BYTES`]); they are in BAR memory
-    /// already.
+    /// Handles a write of `bytes` at `offset` (below [`SEGMENT_BYTES`]), which are in BAR memory already.
     pub fn written(&mut self, offset: usize, bytes: &[u8]) -> RegisterEffect {
         if self.is_silent() {
             self.bar.fill(offset, bytes.len(), 0xff);
@@ -336,7 +335,7 @@ impl InitSegment {
         }
     }
 
-    /// Writes every register that does not follow time.
+    /// Writes every register that does not depend on time.
     fn restore(&mut self) {
         let (major, minor, subminor) = self.firmware;
         let bar = &self.bar;
@@ -367,7 +366,7 @@ impl InitSegment {
     }
 }
 
-/// Ticks of a clock of `khz` after `now` nanoseconds.
+/// Returns the ticks of a clock of `khz` after `now` nanoseconds.
 pub fn device_ticks(now: u64, khz: u32) -> u64 {
     let ticks = u128::from(now) * u128::from(khz) / 1_000_000;
     u64::try_from(ticks).unwrap_or(u64::MAX)

@@ -1,13 +1,14 @@
 //! The IOMMU in front of the function, and the DMA engine behind it.
 //!
-//! Mappings are kept by start address; looking one up costs a descent of a balanced tree, but for the few that were
+//! Mappings are kept by start address; a lookup is a descent of a balanced tree, except for the few that were
 //! accessed last. An access may cross adjoining mappings. An access that leaves them, or that happens while the
-//! function is not a bus master, moves nothing at all and is a [`DmaFault`]; every one is remembered, with the part of
-//! the device that wanted it, because hardware would have written it into the host's log. What the fault then means (a
-//! delivery status, a dead EQ, a QP in error) is the caller's business.
+//! function is not a bus master, moves nothing and is a [`DmaFault`]. Every fault is recorded, with the part of the
+//! device that made the access, because hardware would have written it into the host's log. The consequence of a
+//! fault (a delivery status, a dead EQ, a QP in error) is up to the caller.
 //!
-//! Memory of a driver in another process may be memory that only that process reaches. It is asked for each access
-//! ([`MessageMemory`]) and the function waits. One that is not done is a fault, too, of which a part may have moved.
+//! Memory of a driver in another process may be reachable only by messages to that process. Each access is then a
+//! request ([`MessageMemory`]) for which the function waits. A request that fails is a fault, too, of which a part
+//! may have moved.
 
 use driver::{MessageMemory, SharedMemory};
 use std::collections::BTreeMap;
@@ -17,7 +18,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// The IOMMU refused an access, or nothing is mapped there.
+/// The IOMMU refused an access, or no memory answers there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("DMA {} of {bytes} bytes at {iova:#x} refused", if *.write { "write" } else { "read" })]
 pub struct DmaFault {
@@ -25,14 +26,14 @@ pub struct DmaFault {
     pub iova: u64,
     /// Its length.
     pub bytes: usize,
-    /// Whether it was a write.
+    /// True for a write.
     pub write: bool,
 }
 
-/// Most faults remembered one by one; later ones are only counted.
+/// Limit of faults recorded in detail; later ones are only counted.
 const MAX_RECORDED: usize = 256;
 
-/// The part of the device that reaches for memory.
+/// Part of the device that makes an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     /// The command interface: entries and mailboxes.
@@ -65,35 +66,35 @@ impl fmt::Display for Who {
     }
 }
 
-/// A refused access and who wanted it.
+/// A refused access, its initiator and cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultRecord {
     /// The access.
     pub fault: DmaFault,
-    /// The part of the device that wanted it.
+    /// Part of the device that made it.
     pub who: Who,
-    /// Why it was refused.
+    /// Cause of the refusal.
     pub cause: FaultCause,
 }
 
-/// Why an access was refused.
+/// Cause of a refused access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultCause {
     /// The function was not a bus master, whatever was mapped.
     NotBusMaster,
-    /// Nothing was mapped there that may be accessed so.
+    /// No mapping permits the access.
     Unmapped,
-    /// It was, but the process that has the memory refused, is gone, or did not answer in time; or the program that has
-    /// it has unmapped or replaced it.
+    /// The range was mapped, but the process that has the memory refused, is gone, or did not answer in time; or the
+    /// program that has it has unmapped or replaced it.
     NotDone,
 }
 
-/// Where the bytes of a mapping are.
+/// Memory of a mapping.
 #[derive(Clone, Debug)]
 enum Bytes {
-    /// Here, from an offset on.
+    /// Memory of this process, from an offset on.
     Here(SharedMemory, usize),
-    /// Where they have to be asked for.
+    /// Memory of another process, reached by messages.
     Asked(Arc<dyn MessageMemory>),
 }
 
@@ -119,7 +120,7 @@ impl Piece<'_> {
         }
     }
 
-    /// The last byte last, in one store.
+    /// Writes the bytes, the last one last, in one store.
     fn write(&self, data: &[u8]) -> io::Result<()> {
         match *self {
             Self::Here(memory, at) => store(memory, at, data),
@@ -131,7 +132,7 @@ impl Piece<'_> {
 /// Writes some bytes, the last one last, in one store.
 ///
 /// # Errors
-/// Memory of a program's was unmapped or replaced.
+/// Memory of a program was unmapped or replaced.
 pub(crate) fn store(memory: &SharedMemory, at: usize, data: &[u8]) -> io::Result<()> {
     // PANIC: a piece has a byte.
     let (last, first) = data.split_last().expect("a byte");
@@ -140,7 +141,7 @@ pub(crate) fn store(memory: &SharedMemory, at: usize, data: &[u8]) -> io::Result
     memory.try_write_bytes(at + first.len(), std::slice::from_ref(last))
 }
 
-/// Whether what is to be mapped lies in the memory, from a whole page on.
+/// Checks that a range to be mapped lies in the memory and begins at a whole page.
 pub(crate) fn fits(
     iova: u64,
     memory: &SharedMemory,
@@ -158,10 +159,10 @@ pub(crate) fn fits(
     Ok(())
 }
 
-/// So many mappings are found without a descent.
+/// Number of mappings that are found without a descent.
 const RECENT: usize = 4;
 
-/// A mapping of memory that is here, as it was found.
+/// A mapping of this process's memory, as last looked up.
 #[derive(Clone, Debug)]
 struct Recent {
     start: u64,
@@ -172,7 +173,7 @@ struct Recent {
 }
 
 impl Recent {
-    /// Where in its memory an access begins, if that may be made and lies in it.
+    /// Returns the offset of an access in the memory, if the mapping contains and permits it.
     #[inline]
     fn place(&self, iova: u64, bytes: usize, write: bool) -> Option<usize> {
         let inside = iova.wrapping_sub(self.start);
@@ -189,7 +190,7 @@ impl Recent {
 #[derive(Debug, Default)]
 pub struct Iommu {
     mappings: BTreeMap<u64, Mapping>,
-    /// Those accessed last, and the place of the next one. What is unmapped is not among them.
+    /// Mappings accessed last, and the index to replace next. Unmapping removes a mapping from them.
     recent: [Option<Recent>; RECENT],
     oldest: usize,
     bus_master: bool,
@@ -198,26 +199,26 @@ pub struct Iommu {
 }
 
 impl Iommu {
-    /// The addresses software may map: 39 bits without the window of x86 message interrupts.
+    /// Returns the addresses software may map: 39 bits without the window of x86 message interrupts.
     pub fn ranges() -> Vec<RangeInclusive<u64>> {
         vec![0..=0xfedf_ffff, 0xfef0_0000..=0x7f_ffff_ffff]
     }
 
-    /// Whether DMA is allowed at all.
+    /// Sets whether DMA is allowed.
     pub fn set_bus_master(&mut self, on: bool) {
         self.bus_master = on;
     }
 
-    /// Whether DMA is allowed at all.
+    /// Returns whether DMA is allowed.
     pub fn bus_master(&self) -> bool {
         self.bus_master
     }
 
-    /// Maps memory at an address; like VFIO, refuses what overlaps or is not in whole 4 KiB pages.
+    /// Maps memory at an address; like VFIO, refuses overlaps and ranges that are not whole 4 KiB pages.
     ///
     /// # Errors
-    /// In words what is wrong with the range: empty or not in whole pages, longer than the memory, outside of the
-    /// usable [`Iommu::ranges`], or mapped already in part.
+    /// In words: the range is empty, not in whole pages, longer than the memory, outside of the usable
+    /// [`Iommu::ranges`], or partly mapped already.
     pub fn map(
         &mut self,
         iova: u64,
@@ -242,7 +243,7 @@ impl Iommu {
         self.insert_here(iova, memory, offset, bytes, false)
     }
 
-    /// Maps memory that has to be asked for.
+    /// Maps memory that is reached by messages.
     ///
     /// # Errors
     /// As [`Iommu::map`].
@@ -310,10 +311,10 @@ impl Iommu {
         Ok(())
     }
 
-    /// Unmaps every mapping inside the range; like VFIO type 1 v2, refuses to cut one in two.
+    /// Unmaps every mapping inside the range; like VFIO type 1 v2, refuses to split one.
     ///
     /// # Errors
-    /// In words: the range wraps, holds no mapping, or cuts one in two. Nothing is unmapped then.
+    /// In words: the range wraps, holds no mapping, or splits one. Nothing is unmapped then.
     pub fn unmap(&mut self, iova: u64, bytes: usize) -> Result<(), String> {
         let Some(end) = iova.checked_add(bytes as u64) else {
             return Err(format!("unmap {iova:#x}+{bytes:#x}: wraps"));
@@ -351,26 +352,26 @@ impl Iommu {
         Ok(())
     }
 
-    /// How many mappings exist.
+    /// Returns the number of mappings.
     pub fn len(&self) -> usize {
         self.mappings.len()
     }
 
-    /// Whether nothing is mapped.
+    /// Returns whether nothing is mapped.
     pub fn is_empty(&self) -> bool {
         self.mappings.is_empty()
     }
 
-    /// Whether the whole range is mapped and DMA is allowed; records nothing.
+    /// Returns whether the whole range is mapped and DMA is allowed; records nothing.
     pub fn reaches(&self, iova: u64, bytes: usize) -> bool {
         self.bus_master && self.covered(iova, bytes, false)
     }
 
-    /// Reads memory of the host.
+    /// Reads host memory.
     ///
     /// # Errors
     /// [`DmaFault`], which is recorded: part of the range is not mapped, or the function is no bus master; `out` is
-    /// untouched then. Or memory that has to be asked for was not read.
+    /// then unchanged. Or a read by messages failed.
     pub fn read(&mut self, iova: u64, out: &mut [u8], who: Who) -> Result<(), DmaFault> {
         if let Some((memory, at)) = self.whole(iova, out.len(), false) {
             return match memory.try_read_bytes(at, out) {
@@ -390,12 +391,12 @@ impl Iommu {
         Ok(())
     }
 
-    /// Writes memory of the host, its last byte last: programs watch that byte of an RDMA Write and take the others for
-    /// written, as a bus that writes upwards lets them.
+    /// Writes host memory, the last byte last. Programs poll the last byte of an RDMA Write and then rely on the
+    /// others, as a bus that writes in ascending order permits.
     ///
     /// # Errors
-    /// [`DmaFault`], which is recorded: as for [`Iommu::read`], or part of the range is mapped to be read only; nothing
-    /// is written then.
+    /// [`DmaFault`], which is recorded: as for [`Iommu::read`], or part of the range is mapped read-only; nothing is
+    /// written then.
     pub fn write(&mut self, iova: u64, data: &[u8], who: Who) -> Result<(), DmaFault> {
         if let Some((memory, at)) = self.whole(iova, data.len(), true) {
             return match store(memory, at, data) {
@@ -415,29 +416,28 @@ impl Iommu {
         Ok(())
     }
 
-    /// Writes one byte in one store, after everything written before it: the byte that hands an
-    /// entry over.
+    /// Writes one byte in one store, after everything written before it: the byte that hands an entry over.
     ///
     /// # Errors
     /// [`DmaFault`], as [`Iommu::write`].
     pub fn publish(&mut self, iova: u64, value: u8, who: Who) -> Result<(), DmaFault> {
-        // What the entry says must be visible before the byte that says it is valid.
+        // The entry's contents must be visible before the byte that marks it valid.
         std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
         self.write(iova, &[value], who)
     }
 
-    /// Faults so far, the first 256 of them.
+    /// Returns the faults so far, at most the first 256.
     pub fn faults(&self) -> &[FaultRecord] {
         &self.faults
     }
 
-    /// How many accesses were refused.
+    /// Returns the number of refused accesses.
     pub fn fault_count(&self) -> u64 {
         self.fault_count
     }
 
     fn check(&mut self, iova: u64, bytes: usize, write: bool, who: Who) -> Result<(), DmaFault> {
-        // Who is no bus master is refused for that, whatever is mapped.
+        // A function that is no bus master is refused for that reason, whatever is mapped.
         let cause = if !self.bus_master {
             FaultCause::NotBusMaster
         } else if self.covered(iova, bytes, write) {
@@ -451,7 +451,7 @@ impl Iommu {
         Err(fault)
     }
 
-    /// Memory that had to be asked for, or was lent and is there no more.
+    /// Records the fault of an access whose memory did not answer, or was lent and is gone.
     fn not_done(
         &mut self,
         iova: u64,
@@ -494,8 +494,8 @@ impl Iommu {
         }
     }
 
-    /// The memory of an access that may be made and lies in one mapping, as nearly all do, and where in it. `None` says
-    /// nothing.
+    /// Returns the memory and offset of a permitted access inside one mapping, the usual case. `None` leaves the
+    /// access to the general path.
     fn whole(&mut self, iova: u64, bytes: usize, write: bool) -> Option<(&SharedMemory, usize)> {
         if !self.bus_master || bytes == 0 {
             return None;
@@ -511,7 +511,7 @@ impl Iommu {
         Some((&self.recent[number].as_ref()?.memory, place))
     }
 
-    /// As [`Iommu::whole`], of a mapping that is not among those accessed last, and is then.
+    /// Like [`Iommu::whole`], for a mapping that is not among the recent ones; adds it to them.
     fn descend(&mut self, iova: u64, bytes: usize, write: bool) -> Option<(usize, usize)> {
         let (&start, mapping) = self.mappings.range(..=iova).next_back()?;
         let Bytes::Here(memory, offset) = &mapping.bytes else {
@@ -531,7 +531,7 @@ impl Iommu {
         Some((number, place))
     }
 
-    /// The memory behind an address known to be covered, and how many of `bytes` lie in it.
+    /// Returns the memory behind a covered address, and the number of the `bytes` that lie in it.
     fn piece(&self, iova: u64, bytes: usize) -> (Piece<'_>, usize) {
         // PANIC: only called for addresses `check` has found covered.
         let (&start, mapping) = self
@@ -587,7 +587,7 @@ mod tests {
         assert_eq!(back, [1, 2, 3, 4]);
     }
 
-    /// The last byte has no memory behind it, so that storing it fails: what is there then was stored before.
+    /// The last byte has no memory behind it, so storing it panics; the memory then shows the bytes stored before.
     #[test]
     fn the_last_byte_of_a_write_is_stored_after_all_others() {
         let (mut iommu, memory) = iommu();
@@ -661,7 +661,7 @@ mod tests {
         assert_eq!(causes, [FaultCause::NotBusMaster; 2]);
     }
 
-    /// Memory of another process, which takes no more than so many accesses.
+    /// Memory of another process, which fails after a number of accesses.
     #[derive(Debug)]
     struct Elsewhere {
         first: u64,
@@ -689,7 +689,7 @@ mod tests {
         }
     }
 
-    /// Memory that is here and memory that has to be asked for lie side by side.
+    /// Returns an IOMMU with adjoining mappings of local memory and of memory reached by messages.
     fn beside(patience: usize, writable: bool) -> (Iommu, SharedMemory, SharedMemory) {
         let (mut iommu, here) = iommu();
         let there = SharedMemory::anonymous(2 * 4096).unwrap();
@@ -706,7 +706,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_has_to_be_asked_for_is_as_any_other() {
+    fn memory_reached_by_messages_behaves_like_local_memory() {
         let (mut iommu, here, there) = beside(usize::MAX, true);
         let data: Vec<u8> = (1..=200).collect();
         iommu.write(0x10_1000 - 50, &data, Who::Command).unwrap();
@@ -728,7 +728,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_has_to_be_asked_for_is_read_only_if_it_is_said_to_be() {
+    fn memory_reached_by_messages_can_be_read_only() {
         let (mut iommu, _here, there) = beside(usize::MAX, false);
         assert!(iommu.write(0x10_1000, &[1], Who::Command).is_err());
         assert!(iommu.publish(0x10_1000, 1, Who::Command).is_err());
@@ -737,7 +737,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_nobody_answers_for_is_a_fault_of_its_own_kind() {
+    fn unanswered_memory_is_a_fault_of_its_own_kind() {
         let (mut iommu, _here, there) = beside(1, true);
         iommu.write(0x10_1000, &[1; 4], Who::Key(7)).unwrap();
         let fault = iommu.write(0x10_0ffe, &[2; 4], Who::Key(7)).unwrap_err();

@@ -1,10 +1,9 @@
 //! A register-level simulator of a ConnectX (mlx5) PCI function.
 //!
-//! A [`Sim`] is a world of functions, links between their ports, and virtual time. Each function is
-//! a [`driver::Device`]: it is reached through configuration space, BAR 0 and DMA, by whatever
-//! driver was written for the hardware, and it answers by the device's rules and not by who asks.
-//! What hardware refuses is refused, with the status hardware gives; what hardware is known to
-//! accept is accepted.
+//! A [`Sim`] is a world of functions, links between their ports, and virtual time. Each function is a
+//! [`driver::Device`]: any driver written for the hardware reaches it through configuration space, BAR 0 and DMA. It
+//! follows the device's rules, without regard to the driver. An operation that hardware refuses is refused, with
+//! hardware's status; one that hardware is known to accept is accepted.
 //!
 //! ```text
 //!   configuration space   BAR 0 writes           DMA, interrupts
@@ -21,22 +20,22 @@
 //! | module | concern |
 //! |---|---|
 //! | `device` | handles: [`Sim`], [`SimFunction`], the clock |
-//! | `alarm` | waking who lets a world's time follow the machine's |
-//! | `world`, `env`, `event_log` | the step loop, what functions have of it, the deterministic log |
+//! | `alarm` | waking a thread that lets a world's time follow the machine's |
+//! | `world`, `env`, `event_log` | the step loop, its part that functions use, the deterministic log |
 //! | `nic`, `object_tables`, `events` | one function and what ties its parts together |
-//! | [`profile`], `fault`, `report` | what it is, what goes wrong with it, what it has to say |
+//! | [`profile`], `fault`, `report` | its properties, its faults, its state for people |
 //! | `config_space`, `init_segment`, `uar` | registers |
 //! | `iommu`, `pages`, `buffer` | memory of the host |
 //! | [`cmd`] | the command interface and every command |
 //! | [`card`] | the physical port, virtual functions, and the e-switch between them |
 //! | `objects`, `eq`, `cq`, `mkey`, `umem`, `umr`, `srq`, `port` | what commands create and configure |
-//! | `subnet` | InfiniBand: what is managed of a port, the agents that answer for it, switches |
-//! | [`host`], `view`, [`qp`] | queue pairs and what they see of the function |
+//! | `subnet` | InfiniBand: the managed state of a port, its agents, switches |
+//! | [`host`], `view`, [`qp`] | queue pairs and their interface to the function |
 //! | [`eth`] | Ethernet queues, and steering to them |
 //! | [`wire`], `ingress`, [`link`], [`pcap`] | packets, and the wire between ports |
-//! | [`record`] | what comes from outside of a world, in a file, and the world once more from that file |
+//! | [`record`] | the inputs of a world in a file, and their replay |
 //! | [`switch`], `network` | switches, and the ports of cards on them |
-//! | `congestion`, `dcqcn` | telling of marks, and how a sender slows down that is told |
+//! | `congestion`, `dcqcn` | notification of marked packets, and the sender's reaction |
 //!
 //! Absent on purpose: DAT, any driver logic (layouts are in [`mlx_prm`], which driver and simulator share), threads,
 //! real time.

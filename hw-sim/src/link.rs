@@ -1,17 +1,17 @@
-//! A link between two ports, and what goes wrong on it.
+//! A link between two ports, and its faults.
 //!
-//! A link is pure: frames and the current virtual time come in through [`Link::send`], frames come
-//! out of [`Link::pop_due`] once their time has come, and [`Link::next_due`] says when that is. In
-//! between lies one queue, ordered by delivery time and, among equal times, by order of sending, so
-//! that a link without faults keeps its order and a delay of zero delivers in the same instant.
+//! A link is pure: frames and the current virtual time come in through [`Link::send`], frames come out of
+//! [`Link::pop_due`] once their time has come, and [`Link::next_due`] returns that time. In between lies one queue,
+//! ordered by delivery time and, among equal times, by order of sending. So a link without faults keeps its order,
+//! and a delay of zero delivers in the same instant.
 //!
-//! Each direction has its own [`Faults`]. A frame meets them in a fixed order: it is lost, or else
-//! perhaps damaged, then delayed, then perhaps held back so that later frames overtake it, then
-//! perhaps sent twice. Every decision is drawn from one ChaCha stream seeded at construction, and
-//! each frame draws the same number of times whatever the rates are: changing one rate does not
-//! shift the decisions about the others. Where nothing can go wrong nothing is drawn.
+//! Each direction has its own [`Faults`]. They apply to a frame in a fixed order: it is lost; or else it may be
+//! damaged, is delayed, may be held back so that later frames overtake it, and may be duplicated. Every decision is
+//! drawn from one ChaCha stream seeded at construction, and each frame draws the same number of times whatever the
+//! rates are: changing one rate does not shift the decisions about the others. A direction without random faults
+//! draws nothing.
 //!
-//! [`Link::heal`] makes the wire perfect from now on; what is in flight still arrives as decided.
+//! [`Link::heal`] ends all faults from now on; frames in flight arrive as already decided.
 //!
 //! Absent on purpose: bandwidth. Frames do not queue behind each other for a line rate; on a [switch](crate::switch),
 //! and in the ports of cards there, they do.
@@ -35,7 +35,7 @@ pub enum Port {
 }
 
 impl Port {
-    /// The other end.
+    /// Returns the other end.
     pub const fn peer(self) -> Self {
         match self {
             Self::A => Self::B,
@@ -51,7 +51,7 @@ impl Port {
     }
 }
 
-/// What happens to frames of one direction. Rates are per million frames.
+/// Faults of one direction. Rates are per million frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Faults {
     /// Frames that never arrive.
@@ -82,15 +82,15 @@ impl Faults {
         reorder_ns: 0,
     };
 
-    /// Whether chance has no say.
+    /// Returns whether nothing is random.
     const fn is_certain(&self) -> bool {
         (self.loss_ppm | self.duplicate_ppm | self.reorder_ppm | self.corrupt_ppm) == 0
             && self.jitter_ns == 0
     }
 
     fn draw(rng: &mut ChaCha8Rng) -> Self {
-        // Swarm: half of the faults are off in any one world, so that each also meets the others'
-        // absence. A rate up to 10 % is far beyond any network and still lets work finish.
+        // Swarm: half of the faults are off in any one world, so that each is also tested without the others. A rate
+        // up to 10 % is far beyond any network and still lets work finish.
         let rate = |rng: &mut ChaCha8Rng| {
             let rate = rng.random_range(1_000..=100_000);
             if rng.random_bool(0.5) { rate } else { 0 }
@@ -123,7 +123,7 @@ impl LinkFaults {
         b_to_a: Faults::NONE,
     };
 
-    /// These faults in both directions.
+    /// Returns these faults for both directions.
     pub const fn both(faults: Faults) -> Self {
         Self {
             a_to_b: faults,
@@ -131,7 +131,7 @@ impl LinkFaults {
         }
     }
 
-    /// Rates drawn from a seed, each direction apart, about half of them zero.
+    /// Returns rates drawn from a seed, separately for each direction, about half of them zero.
     pub fn swarm(seed: u64) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         Self {
@@ -140,7 +140,7 @@ impl LinkFaults {
         }
     }
 
-    /// Whether frames may be damaged.
+    /// Returns whether frames may be damaged.
     pub(crate) const fn corrupts(&self) -> bool {
         self.a_to_b.corrupt_ppm > 0 || self.b_to_a.corrupt_ppm > 0
     }
@@ -153,7 +153,7 @@ impl LinkFaults {
     }
 }
 
-/// What a link did so far, per direction of sending.
+/// Counters of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkCounters {
     /// Frames handed to [`Link::send`].
@@ -170,12 +170,12 @@ pub struct LinkCounters {
     pub corrupted: u64,
 }
 
-/// A frame that arrives.
+/// A frame that has arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    /// Where it arrives.
+    /// Port at which it arrives.
     pub to: Port,
-    /// When it was due, virtual nanoseconds.
+    /// Time at which it was due, in virtual nanoseconds.
     pub at: u64,
     /// The frame.
     pub frame: Vec<u8>,
@@ -222,7 +222,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// A link whose every fault decision follows from `seed`.
+    /// Returns a link whose every fault decision follows from `seed`.
     pub fn new(seed: u64, faults: LinkFaults) -> Self {
         Self {
             faults,
@@ -239,7 +239,7 @@ impl Link {
         self.faults = faults;
     }
 
-    /// The faults in force.
+    /// Returns the current faults.
     pub const fn faults(&self) -> LinkFaults {
         self.faults
     }
@@ -254,12 +254,12 @@ impl Link {
         }
     }
 
-    /// What happened to frames sent from `port`.
+    /// Returns the counters of frames sent from `port`.
     pub const fn counters(&self, port: Port) -> LinkCounters {
         self.counters[port.index()]
     }
 
-    /// A port puts a frame onto the wire.
+    /// Puts a frame onto the wire at port `from`.
     pub fn send(&mut self, now: u64, from: Port, mut frame: Vec<u8>) {
         let faults = *self.faults.from(from);
         let side = from.index();
@@ -309,18 +309,18 @@ impl Link {
         self.enqueue(due, from, frame);
     }
 
-    /// Frames that are under way.
+    /// Returns the number of frames under way.
     pub(crate) fn under_way(&self) -> usize {
         self.queue.len()
     }
 
-    /// Their bytes.
+    /// Returns the bytes of the frames under way.
     pub(crate) fn bytes(&self) -> usize {
         let frames = self.queue.iter();
         frames.map(|one| one.delivery.frame.len()).sum()
     }
 
-    /// Whether a frame that is sent now is there now, and nothing can happen to it on its way.
+    /// Returns whether a frame sent now arrives at once and unchanged.
     pub(crate) fn is_free(&self, now: u64, from: Port) -> bool {
         let faults = self.faults.from(from);
         faults.is_certain()
@@ -329,7 +329,7 @@ impl Link {
             && self.horizon[from.index()] <= now
     }
 
-    /// A frame passes a link that [is free](Self::is_free): it is sent, and has arrived.
+    /// Counts a frame that passes a link that [is free](Self::is_free): sent and delivered.
     pub(crate) fn pass(&mut self, now: u64, from: Port) {
         let side = from.index();
         self.horizon[side] = now;
@@ -337,12 +337,12 @@ impl Link {
         self.counters[side].delivered += 1;
     }
 
-    /// When the next frame arrives.
+    /// Returns the arrival time of the next frame.
     pub fn next_due(&self) -> Option<u64> {
         self.queue.peek().map(|next| next.due)
     }
 
-    /// The next frame that has arrived by `now`.
+    /// Returns the next frame that has arrived by `now`.
     pub fn pop_due(&mut self, now: u64) -> Option<Delivery> {
         if self.next_due()? > now {
             return None;
@@ -352,7 +352,7 @@ impl Link {
         Some(delivery)
     }
 
-    /// Changes the frames that are under way.
+    /// Changes all frames under way.
     pub(crate) fn in_flight(&mut self, change: impl Fn(&mut [u8])) {
         let mut queue = std::mem::take(&mut self.queue).into_vec();
         queue
@@ -380,7 +380,7 @@ impl Link {
     }
 }
 
-/// A value in `0..=most`, from a random word.
+/// Returns a value in `0..=most`, from a random word.
 const fn within(random: u64, most: u64) -> u64 {
     match most.checked_add(1) {
         Some(count) => random % count,

@@ -1,14 +1,14 @@
-//! Multicast groups: which datagram queue pairs a packet for a group goes to.
+//! Multicast groups: the datagram queue pairs that receive a group's packets.
 //!
 //! A queue pair joins a group by ATTACH_TO_MCG. A datagram for the group is a RoCE packet (or one of InfiniBand) for
-//! queue pair 0xffffff whose destination GID is the group's; each member gets a copy and judges it by its own Q_Key.
-//! What a function sends to a group comes back to its own members, the sender among them (Linux `ipoib_ib_handle_rx_wc`
-//! drops "multicast packets that the HCA has replicated"), except to those that block it (`block_lb_mc`): whether a
-//! member wants its function's own packets is a matter of the receiving side on the generation before, too
+//! queue pair 0xffffff whose destination GID is the group's. Each member gets a copy and checks it by its own Q_Key.
+//! Packets that a function sends to a group return to its own members, the sender among them (Linux
+//! `ipoib_ib_handle_rx_wc` drops "multicast packets that the HCA has replicated"), except to those that block
+//! loopback (`block_lb_mc`). That the receiving side decides on loopback is so on the generation before, too
 //! (`MGM_BLCK_LB_BIT` of mlx4's groups).
 //!
-//! How such a frame reaches the port is another matter: a switch, an e-switch among them, wants the group's MAC address
-//! in the vport's list. The port itself takes what its groups want.
+//! A switch, an e-switch included, forwards such a frame to the port only if the group's MAC address is in the
+//! vport's list. The port itself accepts the frames of its groups.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,32 +22,32 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Groups that have members.
+    /// Returns the number of groups that have members.
     pub fn len(&self) -> usize {
         self.members.len()
     }
 
-    /// Whether nobody is a member of anything.
+    /// Returns whether no group has a member.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
-    /// Whether there is a group of this address.
+    /// Returns whether there is a group of this address.
     pub fn contains(&self, group: &Mgid) -> bool {
         self.members.contains_key(group)
     }
 
-    /// Members of a group, by number.
+    /// Returns the members of a group, by number.
     pub fn members(&self, group: &Mgid) -> impl Iterator<Item = u32> {
         self.members.get(group).into_iter().flatten().copied()
     }
 
-    /// Makes a queue pair a member; false if it is one.
+    /// Adds a queue pair to a group; returns false if it is a member already.
     pub fn join(&mut self, group: Mgid, qpn: u32) -> bool {
         self.members.entry(group).or_default().insert(qpn)
     }
 
-    /// Ends a membership; false if there is none.
+    /// Removes a queue pair from a group; returns false if it is no member.
     pub fn leave(&mut self, group: &Mgid, qpn: u32) -> bool {
         let Some(members) = self.members.get_mut(group) else {
             return false;
@@ -59,13 +59,13 @@ impl Groups {
         was
     }
 
-    /// Forgets every group.
+    /// Removes every group.
     pub fn clear(&mut self) {
         self.members.clear();
     }
 }
 
-/// Whether a GID is a group's: one of IPv6 multicast, or an IPv4 multicast address in its GID form (Linux
+/// Returns whether a GID is a group's: an IPv6 multicast address, or an IPv4 one in its GID form (Linux
 /// `rdma_is_multicast_addr`).
 pub fn is_group(gid: &Mgid) -> bool {
     let [first, .., a, _, _, _] = *gid;

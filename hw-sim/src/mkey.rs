@@ -1,25 +1,25 @@
 //! Memory keys: from a key and a virtual address to DMA addresses.
 //!
-//! The checks happen in one order, whoever asks: the key exists, its variant is the one used, it is
-//! not free, protection domain and queue pair agree, the access is granted, the range lies inside.
-//! Then the translation: none (PA), a table of pages (MTT), or a table of other keys (KLM, and KSM
-//! with entries of equal size), which is followed as deep as the device allows. The keys behind an
-//! indirect key are used with local rights: what a peer may do is decided by the key it was given. The reserved lkey
-//! behind one is still for queue pairs that may use it, and for their own work requests.
+//! The checks happen in one order for every user: the key exists, its variant is the one used, it is not free,
+//! protection domain and queue pair agree, the access is granted, the range lies inside. Then comes the translation:
+//! none (PA), a table of pages (MTT), or a table of other keys (KLM, and KSM with entries of equal size), which is
+//! followed as deep as the device allows. The keys behind an indirect key are used with local rights: a peer's rights
+//! are decided by the key it was given. The reserved lkey behind an indirect key is still only for queue pairs that
+//! may use it, and for their own work requests.
 //!
-//! A failed check moves nothing. [`resolve`] finds the pieces of an access; the DMA is the caller's.
+//! A failed check moves nothing. [`resolve`] finds the pieces of an access; the caller does the DMA.
 
 use crate::host::{ANY_PD, KeyError, KeyScope};
 use crate::objects::Table;
 
-/// `qpn` of a key that any queue pair may use.
+/// `qpn` of a key for any queue pair.
 pub const ANY_QP: u32 = 0x00ff_ffff;
 /// Read permission of a translation entry of a key created with `pg_access`.
 const PAGE_READ: u64 = 1;
 /// Write permission.
 const PAGE_WRITE: u64 = 2;
 
-/// What a key grants.
+/// Access rights of a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "the bits of the context")]
 pub struct Access {
@@ -50,7 +50,7 @@ impl Access {
 /// An entry of an indirect key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Klm {
-    /// Bytes it covers; for KSM the entity size counts instead.
+    /// Bytes it covers; a KSM uses the entity size instead.
     pub bytes: u32,
     /// The key behind it.
     pub key: u32,
@@ -59,23 +59,23 @@ pub struct Klm {
 }
 
 impl Klm {
-    /// Whether it names a key: a range of no bytes names none. Of entities of equal size the length says nothing; one
-    /// without length and key is empty.
+    /// Returns whether it names a key: an entry of zero bytes does not. For entities of equal size the length has no
+    /// meaning; an entry without length and key is empty.
     pub const fn names_key(&self, is_equal_sized: bool) -> bool {
         self.bytes != 0 || is_equal_sized && self.key != 0
     }
 }
 
-/// Ranges of keys, end to end.
+/// Ranges of keys, concatenated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranges {
     entries: Vec<Klm>,
-    /// Where each ends, counted from the first byte of the first.
+    /// End of each range in bytes, from the start of the first.
     ends: Vec<u64>,
 }
 
 impl Ranges {
-    /// These, in this order.
+    /// Returns the ranges in this order.
     #[must_use]
     pub fn new(entries: Vec<Klm>) -> Self {
         let ends = entries
@@ -88,7 +88,7 @@ impl Ranges {
         Self { entries, ends }
     }
 
-    /// The entries.
+    /// Returns the entries.
     #[must_use]
     pub fn entries(&self) -> &[Klm] {
         &self.entries
@@ -99,32 +99,32 @@ impl Ranges {
     }
 }
 
-/// Bytes that the keys of a function and their tables take, at most. Linux' cache declares tables of up to 2^16 pages
-/// for keys that have none yet, so what is there counts: in tables of pages this is 256 GiB of registered memory.
+/// Limit of the bytes of a function's keys and their tables. Linux' cache declares tables of up to 2^16 pages for
+/// keys that have none yet, so existing entries count: in tables of pages this is 256 GiB of registered memory.
 pub const KEY_MEMORY: usize = 512 << 20;
-/// Bytes of an entry that names a key: itself, where it ends, and what is held for it.
+/// Bytes of an entry that names a key: the entry, its end, and its reference.
 const KLM_BYTES: usize = size_of::<Klm>() + size_of::<u64>() + size_of::<u32>();
 
-/// Bytes of a page table with so many entries.
+/// Returns the bytes of a page table with this number of entries.
 #[must_use]
 pub const fn page_table_bytes(entries: usize) -> usize {
     entries.saturating_mul(size_of::<u64>())
 }
 
-/// Bytes of a table with so many entries that name keys.
+/// Returns the bytes of a key table with this number of entries.
 #[must_use]
 pub const fn key_table_bytes(entries: usize) -> usize {
     entries.saturating_mul(KLM_BYTES)
 }
 
-/// How addresses become DMA addresses.
+/// Translation of a key's addresses to DMA addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Translation {
-    /// They are DMA addresses.
+    /// Addresses are DMA addresses.
     Physical,
     /// Pages, with permission bits if the key has `pg_access`.
     Pages(Vec<u64>),
-    /// Ranges of other keys, end to end.
+    /// Ranges of other keys, concatenated.
     Keys(Ranges),
     /// Ranges of other keys, all of one size.
     EqualKeys(Vec<Klm>),
@@ -135,13 +135,13 @@ pub enum Translation {
 pub struct Mkey {
     /// Low byte of the key.
     pub variant: u8,
-    /// Exists, and may not be used.
+    /// True if the key exists but may not be used.
     pub free: bool,
-    /// A UMR may change it.
+    /// True if a UMR may change it.
     pub umr_enabled: bool,
-    /// A peer may invalidate it.
+    /// True if a peer may invalidate it.
     pub remote_invalidate: bool,
-    /// What it grants.
+    /// Access rights.
     pub access: Access,
     /// Protection domain.
     pub pd: u32,
@@ -151,13 +151,13 @@ pub struct Mkey {
     pub start: u64,
     /// Bytes.
     pub length: u64,
-    /// Whole address space; `start` and `length` do not count.
+    /// Covers the whole address space; `start` and `length` have no meaning.
     pub unlimited: bool,
     /// log2 of the page or entity size.
     pub log_page: u32,
     /// Translation entries carry permissions.
     pub page_access: bool,
-    /// 16-byte units the translation table has room for.
+    /// Capacity of the translation table, in units of 16 bytes.
     pub octowords: u32,
     /// The translation.
     pub translation: Translation,
@@ -166,7 +166,7 @@ pub struct Mkey {
 }
 
 impl Mkey {
-    /// Indices of the keys that its range reaches. A free key reaches none.
+    /// Returns the indices of the keys that its range reaches. A free key reaches none.
     fn targets(&self) -> Vec<u32> {
         if self.free {
             return Vec::new();
@@ -174,13 +174,13 @@ impl Mkey {
         self.reached().map(|entry| entry.key >> 8).collect()
     }
 
-    /// Bytes it takes, of [`KEY_MEMORY`].
+    /// Returns the bytes it takes of [`KEY_MEMORY`].
     #[must_use]
     pub fn memory(&self) -> usize {
         size_of::<Self>() + self.table_bytes()
     }
 
-    /// Those of its table.
+    /// Returns the bytes of its table.
     #[must_use]
     pub fn table_bytes(&self) -> usize {
         match &self.translation {
@@ -192,13 +192,13 @@ impl Mkey {
         }
     }
 
-    /// Whether an entry of its table names a key.
+    /// Returns whether an entry of its table names a key.
     #[must_use]
     pub const fn names_key(&self, entry: &Klm) -> bool {
         entry.names_key(self.is_equal_sized())
     }
 
-    /// The entries that its range reaches; all of them if its length counts for nothing.
+    /// Returns the entries that its range reaches; all of them for an unlimited key.
     pub fn reached(&self) -> impl Iterator<Item = &Klm> {
         let (end, size) = match self.translation {
             Translation::EqualKeys(_) => {
@@ -226,7 +226,7 @@ impl Mkey {
             .filter(|entry| self.names_key(entry))
     }
 
-    /// The entries of an indirect key.
+    /// Returns the entries of an indirect key.
     #[must_use]
     pub fn entries(&self) -> &[Klm] {
         match &self.translation {
@@ -236,7 +236,7 @@ impl Mkey {
         }
     }
 
-    /// Its table names other keys.
+    /// Returns whether its table names other keys.
     #[must_use]
     pub const fn is_indirect(&self) -> bool {
         matches!(
@@ -250,14 +250,14 @@ impl Mkey {
     }
 }
 
-/// Counts the references of the key at `index` to the keys behind it anew, after it changed. A key
-/// that others reach through cannot be destroyed (status 0x09). Keys of another domain are not reached.
+/// Renews the references of the key at `index` to the keys behind it, after it changed. A key that others reference
+/// cannot be destroyed (status 0x09). Keys of another domain are not referenced.
 pub fn recount_targets(keys: &mut Table<Mkey>, index: u32) {
     let Some(mkey) = keys.get(index) else {
         return;
     };
     let (pd, targets) = (mkey.pd, mkey.targets());
-    // Entries that name no key are found out when they are used.
+    // Entries that name no existing key fail when they are used.
     let held: Vec<u32> = targets
         .into_iter()
         .filter(|&target| {
@@ -270,7 +270,7 @@ pub fn recount_targets(keys: &mut Table<Mkey>, index: u32) {
     }
 }
 
-/// The key that held these is gone.
+/// Releases the references of a key that is gone.
 pub fn release_targets(keys: &mut Table<Mkey>, held: &[u32]) {
     for &index in held {
         keys.release(index);
@@ -291,32 +291,32 @@ pub struct Piece {
 pub struct Use {
     /// The key as named.
     pub key: u32,
-    /// By whom.
+    /// User of the key.
     pub scope: KeyScope,
     /// First virtual address.
     pub va: u64,
     /// Bytes.
     pub bytes: u64,
-    /// Whether memory is written.
+    /// True if memory is written.
     pub write: bool,
 }
 
-/// What the function says about keys in general.
+/// Properties of the function for all keys.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyRules {
     /// The reserved lkey.
     pub reserved_lkey: u32,
-    /// How deep indirect keys may nest.
+    /// Limit of nested indirect keys.
     pub max_indirection: u32,
 }
 
-/// Entries of tables that one access looks at: twice the longest table.
+/// Limit of table entries that one access follows: twice the longest table.
 const MOST_STEPS: u32 = 1 << 17;
 
-/// Checks an access and translates it; the pieces are added to a list.
+/// Checks an access and translates it; appends the pieces to a list.
 ///
 /// # Errors
-/// [`KeyError`]: the first check that fails, of the key or of one it reaches through.
+/// [`KeyError`]: the first check that fails, of the key or of one behind it.
 pub(crate) fn resolve(
     keys: &Table<Mkey>,
     rules: KeyRules,
@@ -332,11 +332,11 @@ pub(crate) fn resolve(
     walk.through(access, 0)
 }
 
-/// An access on its way through keys of keys.
+/// An access during its walk through nested keys.
 struct Walk<'a> {
     keys: &'a Table<Mkey>,
     rules: KeyRules,
-    /// Entries it may still look at.
+    /// Entries it may still follow.
     steps: u32,
     out: &'a mut Vec<Piece>,
 }
@@ -385,7 +385,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// An access from byte `from` of the ranges on.
+    /// Follows an access from byte `from` of the ranges on.
     fn ranges(
         &mut self,
         access: Use,
@@ -407,7 +407,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// As [`Walk::ranges`], of ranges that are all `size` bytes.
+    /// Like [`Walk::ranges`], for ranges that are all `size` bytes.
     fn equal_ranges(
         &mut self,
         access: Use,
@@ -431,7 +431,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The part of an access that lies in one entry of an indirect key, from byte `inside` of it on.
+    /// Follows the part of an access that lies in one entry of an indirect key, from byte `inside` of it on.
     fn follow(
         &mut self,
         access: Use,
@@ -463,7 +463,7 @@ impl Walk<'_> {
     }
 }
 
-/// Where an access that begins at byte `from` of `room` ends.
+/// Returns the end of an access that begins at byte `from` of `room`.
 fn within(from: u64, access: Use, room: u64) -> Result<u64, KeyError> {
     let Use { key, va, bytes, .. } = access;
     from.checked_add(bytes)
@@ -471,7 +471,7 @@ fn within(from: u64, access: Use, room: u64) -> Result<u64, KeyError> {
         .ok_or(KeyError::Range { key, va, bytes })
 }
 
-/// The checks that do not depend on the access.
+/// Makes the checks that do not depend on the access.
 pub(crate) fn usable(keys: &Table<Mkey>, key: u32, scope: KeyScope) -> Result<&Mkey, KeyError> {
     let mkey = keys.get(key >> 8).ok_or(KeyError::Missing { key })?;
     if u32::from(mkey.variant) != key & 0xff {
@@ -764,7 +764,7 @@ mod tests {
         );
     }
 
-    /// A KSM entry has no length, and was not looked at when the key was made.
+    /// A KSM entry has no length, so it was not checked when the key was made.
     #[test]
     fn the_reserved_lkey_behind_an_indirect_key_needs_rlky() {
         let entry = Klm {
@@ -804,7 +804,7 @@ mod tests {
         );
     }
 
-    /// One of any length, too, which begins where its first range does.
+    /// This holds for an access of zero length, too, that begins where the first range does.
     #[test]
     fn an_access_before_the_first_range_of_a_key_of_keys_leaves_it() {
         let (mut keys, inner) = table(mkey(0x1000, 0x2000, 12, vec![0x10000, 0x30000]));
@@ -834,9 +834,9 @@ mod tests {
         }
     }
 
-    /// Of four keys, each of as many ranges of a byte as a table has, all of the next key: 2^64 ways.
+    /// Four nested keys, each with a full table of one-byte ranges of the next key: 2^64 paths.
     #[test]
-    fn keys_of_keys_are_followed_for_so_many_entries_and_no_more() {
+    fn nested_keys_are_followed_for_a_limited_number_of_entries() {
         let (mut keys, mut key) = table(mkey(0, 0x1000, 12, vec![0x10000]));
         let innermost = key;
         let range = |bytes, key| Klm { bytes, key, va: 0 };
@@ -850,7 +850,7 @@ mod tests {
             read(&keys, one, scope(), 0, 1 << 16).unwrap().len(),
             1 << 16
         );
-        // Looked for where it is, not from the front.
+        // Found by its offset, not by a search from the front.
         let far = make(&mut keys, vec![range(1, one); 1 << 16]);
         assert_eq!(read(&keys, far, scope(), 0xfff0, 16).unwrap().len(), 16);
         let deep = KeyRules {

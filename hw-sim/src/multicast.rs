@@ -1,4 +1,4 @@
-//! Multicast frames, coming and going: the members of their group ([`crate::mcg`]) get copies.
+//! Multicast frames, received and sent: the members of their group ([`crate::mcg`]) get copies.
 
 use crate::env::Env;
 use crate::nic::Nic;
@@ -11,7 +11,7 @@ use crate::wire::{LrhPacket, Packet};
 const MULTICAST_QPN: u32 = 0x00ff_ffff;
 
 impl Nic {
-    /// Whether a frame is for more than one station.
+    /// Returns whether a frame is for more than one station.
     fn is_multicast(&self, frame: &[u8]) -> bool {
         match self.profile.port_type {
             PortType::Ethernet => Headers::of(frame).is_some_and(|headers| headers.is_multicast()),
@@ -20,12 +20,12 @@ impl Nic {
         }
     }
 
-    /// Whether queue pairs have joined any.
+    /// Returns whether queue pairs have joined any group.
     pub(crate) fn has_groups(&self) -> bool {
         !self.objects.groups.is_empty()
     }
 
-    /// The packet in a frame that is for a group which has members here.
+    /// Returns the packet in a frame for a group that has members here.
     fn grouped<'f>(&self, frame: &'f [u8]) -> Option<Packet<'f>> {
         if self.objects.groups.is_empty() || !self.is_multicast(frame) {
             return None;
@@ -40,7 +40,8 @@ impl Nic {
         })
     }
 
-    /// A frame arrived; `looped` if the function sent it itself. Whether it was for a group, whose members have it now.
+    /// Copies a frame for a group to the group's members; `looped` if the function sent it itself. Returns whether
+    /// there is such a group.
     pub fn group_received(&mut self, env: &mut Env, frame: &[u8], looped: bool) -> bool {
         let Some(packet) = self.grouped(frame) else {
             return false;
@@ -65,7 +66,7 @@ impl Nic {
         true
     }
 
-    /// A queue pair sends this frame: a copy of what is for a group of the function's comes back into it.
+    /// Loops a copy of a sent frame back, if it is for a group of the function's own.
     pub fn replicate(&mut self, env: &mut Env, frame: &[u8]) {
         if env.is_up(self.seat) && self.grouped(frame).is_some() {
             env.loop_back(self.index, frame.to_vec());

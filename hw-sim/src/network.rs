@@ -5,13 +5,13 @@
 //!                                   ^ silent while the switch asks for it
 //! ```
 //!
-//! A card on a switch has a port with a rate; one on a bare link, or on a link out of this world, has none, and frames
-//! pass it in no time. So a world without a switch pays nothing, and is what it was.
+//! A card on a switch has a port with a rate; one on a bare link, or on a link to the outside, has none, and frames
+//! pass it in no time. So switches have no effect on a world without any.
 //!
-//! Such a port never drops: queue pairs wait while much is queued in their priority ([`PORT_BYTES`]), as a card's do
-//! that fetch no more than they can send. It obeys pauses of the priorities that register PFCC names, and sends none,
-//! since a card here takes in whatever comes. Packets of priorities in which the card reacts to congestion say that
-//! they may be marked (ECT), as firmware has it; Linux leaves those bits alone.
+//! Such a port never drops: queue pairs wait while much is queued in their priority ([`PORT_BYTES`]), like a card's,
+//! which fetch no more than they can send. It obeys pauses of the priorities enabled in register PFCC. It sends none,
+//! since a card here accepts every frame. Packets of priorities in which the card reacts to congestion are marked
+//! ECT, as by firmware; Linux leaves those bits unchanged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,21 +29,21 @@ const PORT_BYTES: usize = 32 << 10;
 pub(crate) enum End {
     /// A card's port.
     Card(usize),
-    /// A switch's.
+    /// A port of a switch.
     Switch {
-        /// Which switch.
+        /// Number of the switch.
         switch: usize,
-        /// Which port.
+        /// Number of the port.
         port: usize,
     },
-    /// An InfiniBand switch's.
+    /// A port of an InfiniBand switch.
     Subnet {
-        /// Which switch.
+        /// Number of the switch.
         switch: usize,
-        /// Which port, counted from 1.
+        /// Number of the port, from 1.
         port: usize,
     },
-    /// Out of this world.
+    /// The outside of this world.
     Outside,
 }
 
@@ -55,22 +55,22 @@ struct CardPort {
     side: Side,
 }
 
-/// What begins to travel: cable, its end, when the last byte is out, the frame.
+/// A frame that begins to travel: cable, its end, time at which the last byte has left, the frame.
 pub(crate) type Sent = (usize, Side, u64, Vec<u8>);
 
-/// All of them.
+/// All switches, and the cards on them.
 #[derive(Debug, Default)]
 pub(crate) struct Network {
     pub switches: Vec<Switch>,
     cards: BTreeMap<usize, CardPort>,
     /// The cable at a switch's port, and its end there.
     cables: BTreeMap<(usize, usize), (usize, Side)>,
-    /// Cables between switches, by what they are the ends of.
+    /// Cables between switches, as pairs of switches.
     trunks: Vec<(usize, usize)>,
 }
 
 impl Network {
-    /// Whether a cable is at a port of a switch, which a new one may not be, or there is no such port.
+    /// Returns whether a port of a switch cannot take a cable: it has one, or does not exist.
     pub(crate) fn is_taken(&self, switch: usize, port: usize) -> bool {
         let there = self
             .switches
@@ -79,8 +79,8 @@ impl Network {
         !there || self.cables.contains_key(&(switch, port))
     }
 
-    /// Whether a cable between these ends would close a circle of switches that flood: what is flooded there comes back
-    /// and is flooded again, for ever.
+    /// Returns whether a cable between these ends would close a loop of switches that flood. A flooded frame would
+    /// circulate for ever.
     pub(crate) fn would_flood(&self, ends: [End; 2]) -> bool {
         let [
             End::Switch { switch: one, .. },
@@ -103,7 +103,7 @@ impl Network {
         reached.contains(&other) && reached.iter().any(floods)
     }
 
-    /// A cable was laid between these ends.
+    /// Registers a cable between these ends.
     pub(crate) fn laid(&mut self, cable: usize, ends: [End; 2]) {
         if let [
             End::Switch { switch: one, .. },
@@ -134,12 +134,12 @@ impl Network {
         }
     }
 
-    /// The rate of a card's port, if it is on a switch.
+    /// Returns the rate of a card's port, if it is on a switch.
     pub(crate) fn rate_bps(&self, card: usize) -> Option<u64> {
         self.cards.get(&card).map(|port| port.egress.rate_bps())
     }
 
-    /// Whether queue pairs of a card have to wait; those whose priority is not known wait for all.
+    /// Returns whether queue pairs of a card have to wait. Without a known priority all priorities count.
     pub(crate) fn is_full(&self, card: usize, priority: Option<usize>) -> bool {
         self.cards.get(&card).is_some_and(|port| match priority {
             Some(priority) => port.egress.depth(priority) >= PORT_BYTES,
@@ -147,7 +147,7 @@ impl Network {
         })
     }
 
-    /// A frame leaves a card.
+    /// Queues a frame that leaves a card.
     pub(crate) fn leave(
         &mut self,
         now: u64,
@@ -174,7 +174,7 @@ impl Network {
         port.go_on(now, sent);
     }
 
-    /// A frame has come to a switch.
+    /// Handles a frame that has reached a switch.
     pub(crate) fn reach(
         &mut self,
         now: u64,
@@ -189,7 +189,7 @@ impl Network {
         self.collect(switch, sent);
     }
 
-    /// A frame has come to a card: whether it was a control frame, which ends there.
+    /// Handles a frame that has reached a card. Returns whether it was a control frame, which ends there.
     pub(crate) fn control(
         &mut self,
         now: u64,
@@ -222,7 +222,7 @@ impl Network {
         true
     }
 
-    /// When something is due next.
+    /// Returns the time of the next event.
     pub(crate) fn next_due(&self) -> Option<u64> {
         let cards = self
             .cards
@@ -232,7 +232,7 @@ impl Network {
         cards.chain(switches).min()
     }
 
-    /// Does what is due.
+    /// Runs everything that is due.
     pub(crate) fn run(&mut self, now: u64, sent: &mut Vec<Sent>) {
         for port in self.cards.values_mut() {
             port.go_on(now, sent);
@@ -243,7 +243,7 @@ impl Network {
         }
     }
 
-    /// What begins to leave a switch goes onto its cables; where there is none, it is lost.
+    /// Puts departing frames of a switch onto its cables; frames of a port without a cable are lost.
     fn collect(&mut self, switch: usize, sent: &mut Vec<Sent>) {
         while let Some(departure) = self
             .switches
@@ -259,7 +259,7 @@ impl Network {
 
 impl CardPort {
     fn go_on(&mut self, now: u64, sent: &mut Vec<Sent>) {
-        // Nothing is owed for what a card has sent.
+        // A card's own frames have no buffer credit to return.
         let _ = self.egress.finish(now);
         if let Some(begun) = self.egress.begin(now) {
             sent.push((self.cable, self.side, begun.out, begun.frame));
@@ -267,7 +267,7 @@ impl CardPort {
     }
 }
 
-/// The address of a switch's own frames: locally administered, by its place in the world.
+/// Returns the source address of a switch's own frames: locally administered, from its index in the world.
 pub(crate) fn switch_mac(number: usize) -> [u8; 6] {
     let [.., high, low] = number.to_be_bytes();
     [0x02, 0x00, 0x5e, 0x5c, high, low]

@@ -1,16 +1,15 @@
-//! One function: its registers, its tables, and what ties them together.
+//! One function: its registers, its tables, and the connections between its parts.
 //!
-//! A [`Nic`] does nothing by itself. Register writes, frames and timers reach it from the world's
-//! step loop, each with the [`Env`] (time, randomness, log, work queues) as an argument. It owns
-//! everything a function-level reset forgets.
+//! A [`Nic`] does nothing by itself. Register writes, frames and timers reach it from the world's step loop, each
+//! with the [`Env`] (time, randomness, log, work queues) as an argument. It owns everything that a function-level
+//! reset erases.
 //!
-//! Two rules hold everywhere. Events caused by a command are posted after the command has been
-//! answered: while one executes, they collect in `after_command`. And a completion queue that fails
-//! takes the queue pairs attached to it into ERR, but only after the queue pair that caused it has
-//! returned: `failed_cqs`.
+//! Two rules hold everywhere. Events caused by a command are posted after the command has been answered: while one
+//! executes, they collect in `after_command`. A completion queue that fails moves its queue pairs to ERR, but only
+//! after the queue pair that caused the failure has returned: `failed_cqs`.
 
 use crate::capabilities::Capabilities;
-use crate::card::Happening;
+use crate::card::CardEvent;
 use crate::card::seat::Seat;
 use crate::cmd::slots::CommandInterface;
 use crate::config_space::{ConfigEffect, ConfigSpace};
@@ -29,10 +28,11 @@ use driver::{Interrupt, Notices, SharedMemory};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Driver bugs and refused commands remembered in words. Later bugs are in the log only, later refusals are counted.
+/// Limit of driver bugs and refused commands kept in words. Later bugs are in the log only, later refusals are
+/// counted.
 const MOST_IN_WORDS: usize = 1_000;
 
-/// How far bring-up has got (PRM "Initialization"); the boot stage follows from the pages given.
+/// Progress of bring-up (PRM "Initialization"); the boot stage follows from the pages given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Reset, or DISABLE_HCA.
@@ -43,7 +43,7 @@ pub enum Stage {
     Initialised,
 }
 
-/// What a function remembers about its driver's conduct, across resets.
+/// Record of a function's driver, across resets.
 #[derive(Debug, Default)]
 pub struct Record {
     /// Send doorbells rung.
@@ -59,11 +59,11 @@ pub struct Record {
 
 /// A function.
 pub struct Nic {
-    /// Its place in the world.
+    /// Index in the world.
     pub(crate) index: usize,
-    /// Its place on its card.
+    /// Position on its card.
     pub(crate) seat: Seat,
-    /// What it is.
+    /// Its properties.
     pub(crate) profile: Profile,
     /// BAR 0.
     pub(crate) bar: SharedMemory,
@@ -73,15 +73,15 @@ pub struct Nic {
     pub(crate) init: InitSegment,
     /// DMA.
     pub(crate) iommu: Iommu,
-    /// How far bring-up has got.
+    /// Progress of bring-up.
     pub(crate) stage: Stage,
-    /// Interface step in force.
+    /// Current interface step (ISSI).
     pub(crate) issi: u32,
-    /// Capabilities in force.
+    /// Current capabilities.
     pub(crate) caps: Capabilities,
     /// Firmware pages.
     pub(crate) pages: FirmwarePages,
-    /// Those of the virtual functions that it manages, by number.
+    /// Firmware pages of the virtual functions that it manages, by number.
     pub(crate) pages_of: BTreeMap<u16, FirmwarePages>,
     /// Numbered objects.
     pub(crate) objects: Objects,
@@ -102,15 +102,15 @@ pub struct Nic {
     latched: BTreeSet<u16>,
     /// Events of the command that executes, until it is answered.
     pub(crate) after_command: Option<Vec<(Target, [u8; EQE_BYTES])>>,
-    /// Room for the pieces of an access through a key.
+    /// Buffer for the pieces of an access through a key.
     pub(crate) pieces: Vec<Piece>,
-    /// CQs that failed and whose queue pairs are still to be told.
+    /// CQs that failed and whose queue pairs are still to be moved to ERR.
     pub(crate) failed_cqs: Vec<u32>,
     removed: bool,
 }
 
 impl Nic {
-    /// A function after power-on.
+    /// Returns a function after power-on.
     pub fn new(
         index: usize,
         seat: Seat,
@@ -151,8 +151,8 @@ impl Nic {
         nic
     }
 
-    /// Function-level reset: every object, queue address, capability setting and page is forgotten.
-    /// The IOMMU's mappings and the eventfds belong to the host and stay.
+    /// Function-level reset: erases every object, queue address, capability setting and page. The IOMMU's mappings
+    /// and the eventfds belong to the host and stay.
     pub fn reset(&mut self, env: &mut Env) {
         env.note(self.index, format_args!("reset"));
         self.config.reset();
@@ -179,7 +179,7 @@ impl Nic {
             let time = time.min(self.profile.boot_time);
             env.now.saturating_add(nanoseconds(time))
         };
-        // Until its manager enables it a virtual function waits in pre-initialization, for ever if it must.
+        // A virtual function waits in pre-initialization until its manager enables it, possibly for ever.
         let waits = !env.vport(self.seat).is_running();
         let boot = Boot {
             silent_until: after(self.profile.silent_time),
@@ -198,25 +198,26 @@ impl Nic {
         }
     }
 
-    /// A reset that its driver, or its driver's system, asked for. What memory a virtual function has is its manager's.
+    /// Resets the function for its driver, or its driver's system. The memory of a virtual function belongs to its
+    /// manager, which is notified.
     pub fn reset_by_driver(&mut self, env: &mut Env) {
         self.reset(env);
         let vport = self.seat.vport;
         if self.seat.is_virtual()
             && let Some(manager) = env.manager(self.seat)
         {
-            env.happenings
-                .push_back((manager, Happening::Emptied { vport }));
+            env.card_events
+                .push_back((manager, CardEvent::VfReset { vport }));
         }
     }
 
-    /// The manager gave a virtual function so many interrupt vectors; its configuration space says so.
+    /// Sets the number of interrupt vectors that its manager gave a virtual function, also in configuration space.
     pub fn set_vectors(&mut self, vectors: u16) {
         self.profile.msix_vectors = vectors;
         self.config = ConfigSpace::new(&self.profile);
     }
 
-    /// The manager of a virtual function let it boot, or took it away.
+    /// Resets a virtual function that its manager enabled or disabled.
     pub fn enabled_by_manager(&mut self, env: &mut Env, enabled: bool) {
         env.note(
             self.index,
@@ -225,22 +226,22 @@ impl Nic {
         self.reset(env);
     }
 
-    /// Virtual time has moved.
+    /// Updates the registers to virtual time.
     pub fn tick(&mut self, now: u64) {
         self.init.tick(now);
     }
 
-    /// Whether the function is gone.
+    /// Returns whether the function is gone.
     pub fn removed(&self) -> bool {
         self.removed
     }
 
-    /// Whether the firmware serves commands and the data path runs.
+    /// Returns whether the firmware serves commands and the data path runs.
     pub fn alive(&self) -> bool {
         !self.removed && self.init.health_syndrome() == 0 && !self.init.is_dark()
     }
 
-    /// A configuration read.
+    /// Reads configuration space.
     pub fn config_read(&self, offset: u16, out: &mut [u8]) {
         if self.removed {
             out.fill(0xff);
@@ -249,7 +250,7 @@ impl Nic {
         }
     }
 
-    /// A configuration write.
+    /// Writes configuration space.
     pub fn config_write(&mut self, env: &mut Env, offset: u16, data: &[u8]) {
         if self.removed {
             return;
@@ -268,8 +269,8 @@ impl Nic {
         }
     }
 
-    /// A write to BAR 0; the bytes are in memory already. Whether memory space is enabled is the
-    /// host's business: what opened the function for the driver has enabled it, as VFIO does.
+    /// Handles a write to BAR 0; the bytes are in memory already. Memory space enable is not checked: the host has
+    /// enabled it when it opened the function for the driver, as VFIO does.
     pub fn bar_written(&mut self, env: &mut Env, offset: u64, bytes: &[u8]) {
         let in_bar = usize::try_from(offset)
             .ok()
@@ -320,7 +321,7 @@ impl Nic {
         }
     }
 
-    /// TEARDOWN_HCA: objects that still exist are leaks.
+    /// Tears down (TEARDOWN_HCA): objects that still exist are leaks.
     pub fn stop(&mut self, env: &mut Env) {
         for (kind, count) in self.objects.census() {
             *self.record.leaked.entry(kind).or_default() += count;
@@ -339,7 +340,7 @@ impl Nic {
         }
     }
 
-    /// The eventfds of all vectors; what was raised before they existed is delivered now.
+    /// Sets the eventfds of all vectors; vectors raised before are signalled now.
     pub fn set_interrupts(&mut self, env: &mut Env, vectors: Vec<Interrupt>) {
         self.vectors = vectors;
         for vector in std::mem::take(&mut self.latched) {
@@ -347,13 +348,13 @@ impl Nic {
         }
     }
 
-    /// The eventfds of the system the function is in.
+    /// Sets the eventfds of the system's notices.
     pub fn set_notices(&mut self, notices: Notices) {
         self.notices = notices;
     }
 
-    /// The system says something, if anybody wants to hear it.
-    fn tell(env: &mut Env, notice: Option<&Interrupt>) {
+    /// Signals a notice of the system, if its eventfd was set.
+    fn signal_notice(env: &mut Env, notice: Option<&Interrupt>) {
         if let Some(notice) = notice {
             notice.signal();
             env.signals += 1;
@@ -387,13 +388,13 @@ impl Nic {
         }
     }
 
-    /// A rule was broken where the device has no way to say so.
+    /// Reports a broken rule for which the device has no error code.
     pub fn driver_bug(&mut self, env: &mut Env, what: String) {
         env.note(self.index, format_args!("driver bug: {what}"));
         let kept = &mut self.record.driver_bugs;
         if kept.len() < MOST_IN_WORDS {
-            // A driver that rings on, such as one whose function somebody else has reset, says the same a thousand
-            // times.
+            // A driver that keeps writing doorbells, for example after another program reset its function, repeats a
+            // message a thousand times.
             if kept.last() != Some(&what) {
                 tracing::warn!(function = %self.profile.name, "driver bug: {what}");
             }
@@ -401,12 +402,12 @@ impl Nic {
         }
     }
 
-    /// A command arrived.
+    /// Counts a command.
     pub fn count_opcode(&mut self, opcode: u16) {
         *self.record.opcodes.entry(opcode).or_default() += 1;
     }
 
-    /// A command was refused.
+    /// Counts a refused command.
     pub fn count_refusal(&mut self, refused: Refused) {
         *self.record.refusals.entry(refused.opcode).or_default() += 1;
         if self.record.refused.len() < MOST_IN_WORDS {
@@ -414,20 +415,20 @@ impl Nic {
         }
     }
 
-    /// A register was asked for.
+    /// Counts an access of a register.
     pub fn count_register(&mut self, register: u16, refused: bool) {
         let asked = self.record.registers.entry(register).or_default();
         asked.times += 1;
         asked.refused += u64::from(refused);
     }
 
-    /// A frame was dropped.
+    /// Counts a dropped frame.
     pub fn count_drop(&mut self, env: &mut Env, reason: &'static str) {
         env.note(self.index, format_args!("frame dropped: {reason}"));
         *self.record.dropped.entry(reason).or_default() += 1;
     }
 
-    /// What the function has to say.
+    /// Returns the function's report.
     pub fn report(&self, env: &Env) -> FunctionReport {
         let port = env.port(self.seat);
         let mut leaked = self.record.leaked.clone();
@@ -452,12 +453,12 @@ impl Nic {
         }
     }
 
-    /// Forgets the command faults that have not met their command.
+    /// Drops the command faults that have not met their command.
     pub fn mend(&mut self) {
         self.faults.clear();
     }
 
-    /// Puts a fault into the function.
+    /// Injects a fault.
     pub fn inject(&mut self, env: &mut Env, fault: &Fault) {
         env.note(self.index, format_args!("fault {fault:?}"));
         if self.faults.add(fault) {
@@ -480,8 +481,8 @@ impl Nic {
                 self.commands.reset();
                 env.forget(self.index);
             }
-            Fault::BusError => Self::tell(env, self.notices.error.as_ref()),
-            Fault::WantedBack => Self::tell(env, self.notices.requested.as_ref()),
+            Fault::BusError => Self::signal_notice(env, self.notices.error.as_ref()),
+            Fault::WantedBack => Self::signal_notice(env, self.notices.requested.as_ref()),
             Fault::StrayInterrupts => {
                 for vector in (0..=u16::MAX).take(self.vectors.len()) {
                     self.raise(env, vector);
@@ -500,7 +501,7 @@ impl Nic {
         }
     }
 
-    /// What the function says about keys in general.
+    /// Returns the function's properties for all keys.
     pub fn key_rules(&self) -> KeyRules {
         KeyRules {
             reserved_lkey: self.profile.reserved_lkey,

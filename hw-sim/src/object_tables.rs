@@ -1,8 +1,8 @@
-//! The tables of numbered objects a function has, and what refers to what.
+//! A function's tables of numbered objects, and the references between them.
 //!
-//! Number ranges differ from kind to kind so that a number used for the wrong kind is noticed. A
-//! queue pair refers to more objects than anything else; its references are kept beside it, because
-//! its context may be changed by its transitions.
+//! Number ranges differ from kind to kind so that a number used for the wrong kind is noticed. A queue pair refers to
+//! more objects than anything else. Its references are kept beside it, because its transitions may change its
+//! context.
 
 use crate::capabilities::Capabilities;
 use crate::cq::Cq;
@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 /// First UAR index handed out: the pages below are the initialization segment and the MSI-X
 /// structures.
 const FIRST_UAR: u32 = 5;
-/// A queue pair and what it holds references to.
+/// A queue pair and its references.
 pub struct QpSlot {
     /// `None` while one of its methods runs.
     pub qp: Option<Box<Qp>>,
@@ -32,7 +32,7 @@ pub struct QpSlot {
     pub refs: QpRefs,
     /// Page list of its work queues, as given.
     pub pages: Vec<u64>,
-    /// It is in the world's run queue.
+    /// True if it is in the world's run queue.
     pub queued: bool,
     /// Its entry in the world's timer set.
     pub timer: Option<u64>,
@@ -71,7 +71,7 @@ pub struct Objects {
     pub xrcds: Table<()>,
     /// Counter sets.
     pub counters: Table<Counters>,
-    /// That of queues which name none.
+    /// The default counter set, of queues that name none.
     pub default_counters: Counters,
     /// Event queues.
     pub eqs: Table<Eq>,
@@ -79,7 +79,7 @@ pub struct Objects {
     pub cqs: Table<Cq>,
     /// Memory keys, by index.
     pub mkeys: Table<Mkey>,
-    /// Bytes that they and their tables take.
+    /// Bytes that the keys and their tables take.
     pub key_memory: usize,
     /// Queue pairs.
     pub qps: Table<QpSlot>,
@@ -96,7 +96,7 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// Empty tables, as large as the capabilities in force allow.
+    /// Returns empty tables, as large as the current capabilities allow.
     pub fn new(profile: &Profile, caps: &Capabilities) -> Self {
         const LAST: u32 = 0x00ff_ffff;
         let general = &caps.general;
@@ -118,7 +118,7 @@ impl Objects {
             cqs: Table::new("CQ", 0x401, LAST, some(general.log_max_cq())),
             key_memory: 0,
             mkeys: Table::new("mkey", 0x1003, LAST, some(general.log_max_mkey())),
-            // Send queues follow: a doorbell names either by its number alone.
+            // Send queues follow: a doorbell names either kind by its number alone.
             qps: Table::new("QP", 0x58, FIRST_SQN - 1, some(general.log_max_qp())),
             rmps: Table::new("RMP", 0x81, LAST, some(general.log_max_rmp())),
             eth: EthObjects::new(caps),
@@ -133,7 +133,7 @@ impl Objects {
         }
     }
 
-    /// How many of each kind exist, kinds without any left out.
+    /// Returns the number of objects of each kind, without empty kinds.
     pub fn census(&self) -> BTreeMap<&'static str, usize> {
         [
             (self.uars.kind(), self.uars.len()),
@@ -156,7 +156,7 @@ impl Objects {
         .collect()
     }
 
-    /// Drops every object; numbers go on where they were.
+    /// Drops every object; numbers continue where they were.
     pub fn clear(&mut self) {
         self.uars.clear();
         self.pds.clear();
@@ -176,7 +176,7 @@ impl Objects {
         self.groups.clear();
     }
 
-    /// Whose commands follow.
+    /// Sets the owner of objects that the next commands create.
     pub fn act_for(&mut self, owner: u16) {
         self.uars.act_for(owner);
         self.pds.act_for(owner);
@@ -192,7 +192,7 @@ impl Objects {
         self.eth.act_for(owner);
     }
 
-    /// What a user context owns: kinds and numbers.
+    /// Returns the kind and number of each object a user context owns.
     pub fn owned_by(&self, owner: u16) -> impl Iterator<Item = (&'static str, u32)> {
         self.uars
             .owned_by(owner)
@@ -209,7 +209,7 @@ impl Objects {
             .chain(self.eth.owned_by(owner))
     }
 
-    /// The counter set of that number; 0 is the default one.
+    /// Returns the counter set of that number; 0 is the default one.
     pub fn counters_of(&mut self, set: u32) -> Option<&mut Counters> {
         match set {
             0 => Some(&mut self.default_counters),
@@ -217,7 +217,7 @@ impl Objects {
         }
     }
 
-    /// Counts something in a counter set.
+    /// Increments a counter of a counter set.
     pub fn count(&mut self, set: u32, what: QCounter) {
         if let Some(counters) = self.counters_of(set) {
             counters.count(what);

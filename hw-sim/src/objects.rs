@@ -1,34 +1,33 @@
-//! Numbered objects: who exists, who refers to whom, and which number comes next.
+//! Numbered objects: existence, references, and the choice of the next number.
 //!
-//! A table hands out numbers from a range. Numbers are not dense (a driver that assumes 0, 1, 2 …
-//! is found out) and a freed number comes back as late as possible: the cursor walks the whole
-//! range with a stride that is coprime to it before it meets a number again.
+//! A table hands out numbers from a range. Numbers are not dense, so that a driver that assumes 0, 1, 2 … fails. A
+//! freed number returns as late as possible: the cursor walks the whole range with a stride that is coprime to it
+//! before it reaches a number again.
 //!
-//! References are counted per object. Whoever creates a referrer calls [`Table::hold`] on what it
-//! names and [`Table::release`] when it goes; [`Table::remove`] refuses while the count is not
-//! zero. The tables know nothing of commands: the caller turns [`TableError`] into a status.
+//! References are counted per object. The creator of a referrer calls [`Table::hold`] on each object it names and
+//! [`Table::release`] when the referrer is destroyed; [`Table::remove`] refuses while the count is not zero. The
+//! tables are independent of commands: the caller converts [`TableError`] to a status.
 //!
-//! An object belongs to the user context on whose behalf it was created ([`Table::act_for`]); to others it is as if it
-//! did not exist. The driver itself, [`DRIVER`], sees everything, and everybody sees what is [`SHARED`]. What the
-//! function does by itself looks objects up with [`Table::get`], which asks nobody's leave; a command does so with
-//! [`Table::named`].
+//! An object belongs to the user context whose command created it ([`Table::act_for`]); to other contexts it does not
+//! exist. The driver itself, [`DRIVER`], sees all objects, and all contexts see [`SHARED`] ones. The function's own
+//! look-ups use [`Table::get`], which does not check the owner; a command's use [`Table::named`].
 
 use std::collections::BTreeMap;
 
-/// The owner of what was created without a user context: the driver itself.
+/// Owner of objects created without a user context: the driver itself.
 pub const DRIVER: u16 = 0;
-/// The owner of what all user contexts may name, made by the driver itself: event queues and counter sets that Linux
-/// shares (`MLX5_SHARED_RESOURCE_UID`).
+/// Owner of objects that all user contexts may name, made by the driver itself: event queues and counter sets that
+/// Linux shares (`MLX5_SHARED_RESOURCE_UID`).
 pub const SHARED: u16 = 0xffff;
 
-/// Why a table refused.
+/// Reason for which a table refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableError {
     /// No object has this number.
     Unknown,
-    /// The object is referred to this many times.
+    /// Number of references to the object, which is not zero.
     Referenced(u32),
-    /// Every number the function may use is in use.
+    /// All numbers up to the limit are in use.
     Full,
 }
 
@@ -53,8 +52,7 @@ pub struct Table<T> {
 }
 
 impl<T> Table<T> {
-    /// A table named `kind` (for reports) whose numbers lie in `first..=last`, holding at most
-    /// `limit` objects.
+    /// Returns a table named `kind` (for reports) whose numbers lie in `first..=last`, with at most `limit` objects.
     ///
     /// # Panics
     /// The number range is empty, or `limit` is 0.
@@ -73,22 +71,22 @@ impl<T> Table<T> {
         }
     }
 
-    /// What the objects are called.
+    /// Returns the kind of its objects, for reports.
     pub fn kind(&self) -> &'static str {
         self.kind
     }
 
-    /// How many objects exist.
+    /// Returns the number of objects.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether none exists.
+    /// Returns whether no object exists.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Changes how many objects may exist (a capability was set); objects beyond it stay.
+    /// Changes the limit of objects (a capability was set); existing objects beyond it stay.
     pub fn set_limit(&mut self, limit: u32) {
         self.limit = limit.clamp(1, self.span);
     }
@@ -115,7 +113,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// The next number is the first one again.
+    /// Restarts numbers at the first one.
     pub fn count_anew(&mut self) {
         self.cursor = 0;
     }
@@ -146,12 +144,12 @@ impl<T> Table<T> {
         Ok(number)
     }
 
-    /// Whose commands follow. What is created from here on is theirs.
+    /// Sets the owner of objects created from here on.
     pub fn act_for(&mut self, owner: u16) {
         self.acting = owner;
     }
 
-    /// What somebody owns: the kind, and the number of each.
+    /// Returns kind and number of each object of an owner.
     pub fn owned_by(&self, owner: u16) -> impl Iterator<Item = (&'static str, u32)> {
         self.entries
             .iter()
@@ -159,39 +157,39 @@ impl<T> Table<T> {
             .map(|(&number, _)| (self.kind, number))
     }
 
-    /// Who owns an object.
+    /// Returns the owner of an object.
     pub fn owner(&self, number: u32) -> Option<u16> {
         self.entries.get(&number).map(|entry| entry.owner)
     }
 
-    /// Whether who acts may name what this owner has.
+    /// Returns whether the acting owner may name an object of `owner`.
     fn reaches(&self, owner: u16) -> bool {
         matches!(self.acting, DRIVER | SHARED) || owner == self.acting || owner == SHARED
     }
 
-    /// Whether who acts may end or clear what this owner has: what is shared is the driver's to end.
+    /// Returns whether the acting owner may destroy or clear an object of `owner`: shared ones only the driver may.
     fn governs(&self, owner: u16) -> bool {
         matches!(self.acting, DRIVER | SHARED) || owner == self.acting
     }
 
-    /// Whether the number names an object that who acts may end or clear.
+    /// Returns whether the number names an object that the acting owner may destroy or clear.
     pub fn owns(&self, number: u32) -> bool {
         let entry = self.entries.get(&number);
         entry.is_some_and(|entry| self.governs(entry.owner))
     }
 
-    /// Whether the number names an object for who acts.
+    /// Returns whether the number names an object that the acting owner may name.
     pub fn contains(&self, number: u32) -> bool {
         self.named(number).is_some()
     }
 
-    /// The object that a command names by that number, if who acts may.
+    /// Returns the object that a command names by that number, if the acting owner may name it.
     pub fn named(&self, number: u32) -> Option<&T> {
         let entry = self.entries.get(&number)?;
         self.reaches(entry.owner).then_some(&entry.value)
     }
 
-    /// The object that a command names by that number, to change it.
+    /// Returns the object that a command names by that number, to change it.
     pub fn named_mut(&mut self, number: u32) -> Option<&mut T> {
         let owner = self.entries.get(&number)?.owner;
         match self.reaches(owner) {
@@ -200,17 +198,17 @@ impl<T> Table<T> {
         }
     }
 
-    /// The object of that number.
+    /// Returns the object of that number, whatever its owner.
     pub fn get(&self, number: u32) -> Option<&T> {
         self.entries.get(&number).map(|entry| &entry.value)
     }
 
-    /// The object of that number, to change it.
+    /// Returns the object of that number, whatever its owner, to change it.
     pub fn get_mut(&mut self, number: u32) -> Option<&mut T> {
         self.entries.get_mut(&number).map(|entry| &mut entry.value)
     }
 
-    /// Counts one more reference to the object.
+    /// Adds a reference to the object.
     ///
     /// # Errors
     /// [`TableError::Unknown`].
@@ -223,10 +221,10 @@ impl<T> Table<T> {
         Ok(())
     }
 
-    /// Takes back one reference.
+    /// Removes a reference to the object.
     ///
     /// # Panics
-    /// Nobody holds a reference to the object.
+    /// The object has no reference.
     pub fn release(&mut self, number: u32) {
         if let Some(entry) = self.entries.get_mut(&number) {
             assert!(
@@ -238,17 +236,17 @@ impl<T> Table<T> {
         }
     }
 
-    /// How often the object is referred to; zero if it does not exist.
+    /// Returns the number of references to the object; zero if it does not exist.
     pub fn references(&self, number: u32) -> u32 {
         self.entries
             .get(&number)
             .map_or(0, |entry| entry.references)
     }
 
-    /// Whether [`Table::remove`] would succeed.
+    /// Checks that [`Table::remove`] would succeed.
     ///
     /// # Errors
-    /// [`TableError::Unknown`], or [`TableError::Referenced`] with how often.
+    /// [`TableError::Unknown`], or [`TableError::Referenced`] with the number of references.
     pub fn removable(&self, number: u32) -> Result<(), TableError> {
         match self.references(number) {
             _ if !self.owns(number) => Err(TableError::Unknown),
@@ -257,7 +255,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// Destroys the object unless somebody refers to it.
+    /// Destroys the object unless it is referenced.
     ///
     /// # Errors
     /// As [`Table::removable`]; the object stays.
@@ -269,19 +267,19 @@ impl<T> Table<T> {
         }
     }
 
-    /// Drops every object, references or not (teardown, reset). Numbers go on where they were.
+    /// Drops every object, referenced or not (teardown, reset). Numbers continue where they were.
     pub fn clear(&mut self) {
         self.entries.clear();
     }
 
-    /// Numbers and objects, by number.
+    /// Returns numbers and objects, by number.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.entries
             .iter()
             .map(|(&number, entry)| (number, &entry.value))
     }
 
-    /// Numbers and objects, to change them.
+    /// Returns numbers and objects, to change them.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
         self.entries
             .iter_mut()
@@ -289,8 +287,7 @@ impl<T> Table<T> {
     }
 }
 
-/// A small stride that is coprime to `span`, so that the cursor visits every number before
-/// repeating one.
+/// Returns a small stride that is coprime to `span`, so that the cursor visits every number before repeating one.
 fn stride_of(span: u32) -> u32 {
     [3, 5, 7, 11, 13, 17, 19, 23, 29]
         .into_iter()
@@ -326,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_user_context_owns_does_not_exist_for_another() {
+    fn an_object_of_a_user_context_does_not_exist_for_another() {
         let mut table = Table::new("thing", 0, 9, 9);
         let drivers = table.create('d').unwrap();
         table.act_for(SHARED);

@@ -1,17 +1,15 @@
 //! Memory the firmware borrows from the host, page by page.
 //!
-//! The firmware keeps its own data in 4 KiB pages of host memory. It says how many it wants to
-//! boot, to be initialised and later (QUERY_PAGES, or a page request event), software gives them
-//! with MANAGE_PAGES and takes them back after TEARDOWN_HCA. Each page is owned by exactly one side
-//! at any time.
+//! The firmware keeps its own data in 4 KiB pages of host memory. It reports the number it needs to boot, to be
+//! initialised and later (QUERY_PAGES, or a page request event). Software gives them with MANAGE_PAGES and takes them
+//! back after TEARDOWN_HCA. Each page is owned by exactly one side at any time.
 //!
-//! The simulator has no use for the memory. It does what hardware would punish worse: it fills
-//! every page it is given with a pattern and looks whether the pattern is still there when the page
-//! goes back. Whoever wrote into a page he had given away is told so; whoever unmapped one gets
-//! health syndrome 0x0a, as after an ICM fetch that failed.
+//! The simulator does not need the memory. It detects what hardware would punish worse: it fills every page it is
+//! given with a pattern and checks the pattern when the page goes back. A driver that wrote into a page it had given
+//! away gets a driver bug; one that unmapped a page gets health syndrome 0x0a, as after an ICM fetch that failed.
 //!
-//! `wanted` is the number of pages the firmware asked for so far. Giving more than that is refused,
-//! and while the function is initialised only what exceeds it can be taken.
+//! `wanted` is the number of pages the firmware has requested so far. Giving more is refused, and while the function
+//! is initialised only pages beyond it can be taken.
 
 use crate::iommu::{Iommu, Who};
 use serde::{Deserialize, Serialize};
@@ -21,10 +19,10 @@ use zerocopy::IntoBytes;
 /// Bytes of a firmware page.
 pub const PAGE_BYTES: usize = 4096;
 
-/// How many pages the firmware wants, and when.
+/// Numbers of pages that the firmware needs at each stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PageProfile {
-    /// Before anything else (QUERY_PAGES op_mod 1).
+    /// Before any other command (QUERY_PAGES op_mod 1).
     pub boot: u32,
     /// Before INIT_HCA (op_mod 2).
     pub init: u32,
@@ -34,17 +32,17 @@ pub struct PageProfile {
     pub runtime: u32,
     /// Fill pages and verify them when they go back.
     pub verify: bool,
-    /// What is missing to boot or to initialise must come in one MANAGE_PAGES. Every stock driver does so (Linux
+    /// Pages for boot and for INIT_HCA must each come in one MANAGE_PAGES. Every stock driver does so (Linux
     /// `pagealloc.c` `give_pages`, rdma-core `mlx5_vfio_give_pages`, Snabb), but the PRM allows several, and Linux'
     /// VFIO self test gives 512 at a time to a ConnectX-7.
     pub in_one_command: bool,
-    /// MANAGE_PAGES take gives back at most so many at a time; 0: as many as are asked for. Drivers ask until nothing
-    /// is left (Linux `pagealloc.c` `mlx5_reclaim_startup_pages`).
+    /// Limit of pages that one MANAGE_PAGES take returns; 0: no limit. Drivers repeat the command until nothing is
+    /// left (Linux `pagealloc.c` `mlx5_reclaim_startup_pages`).
     pub given_back: u32,
 }
 
 impl PageProfile {
-    /// Firmware that wants none.
+    /// Firmware that needs none.
     pub const NONE: Self = Self {
         boot: 0,
         init: 0,
@@ -56,30 +54,30 @@ impl PageProfile {
     };
 }
 
-/// Why a page was not accepted.
+/// Reason for which a page was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GiveError {
-    /// More pages than the firmware asked for.
+    /// More pages than the firmware requested.
     TooMany,
-    /// A part of what is missing to start, where all of it must come at once.
+    /// Only a part of the pages for a stage that must come at once.
     Pieces {
-        /// What is missing.
+        /// Number of missing pages.
         missing: usize,
     },
     /// Not 4 KiB aligned.
     Address(u64),
     /// The device cannot reach it.
     Unreachable(u64),
-    /// Given twice.
+    /// Already given.
     Owned(u64),
 }
 
-/// What was wrong with a page that was given back.
+/// Error of a page that was taken back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakeFinding {
     /// Software wrote into it while the firmware owned it.
     Scribbled(u64),
-    /// The device cannot read it any more.
+    /// The device can no longer read it.
     Unreachable(u64),
 }
 
@@ -91,14 +89,14 @@ pub struct FirmwarePages {
     wanted: usize,
     /// Between INIT_HCA and TEARDOWN_HCA.
     in_use: bool,
-    /// Pages still to come (or, negative, to go) for page request events.
+    /// Pages requested by events and still to be given (or, negative, to be taken).
     unanswered: i64,
-    /// Whether the run-time request of the profile was made.
+    /// True if the profile's run-time request was made.
     pub runtime_requested: bool,
 }
 
 impl FirmwarePages {
-    /// No pages yet.
+    /// Returns an account without pages.
     pub fn new(profile: PageProfile) -> Self {
         Self {
             profile,
@@ -110,53 +108,53 @@ impl FirmwarePages {
         }
     }
 
-    /// Everything back to how a reset leaves it. The pages are simply forgotten.
+    /// Resets the account; the pages are dropped without a check.
     pub fn reset(&mut self) {
         *self = Self::new(self.profile);
     }
 
-    /// How many pages the firmware holds.
+    /// Returns the number of pages the firmware holds.
     pub fn held(&self) -> usize {
         self.owned.len()
     }
 
-    /// How many of them it has not offered back.
+    /// Returns the number of pages it holds and has not offered back.
     pub fn spoken_for(&self) -> usize {
         self.owned.len().min(self.wanted)
     }
 
-    /// QUERY_PAGES boot: pages still missing to boot.
+    /// QUERY_PAGES boot: returns the pages still missing to boot.
     pub fn query_boot(&mut self) -> u32 {
         self.want(self.profile.boot)
     }
 
-    /// QUERY_PAGES init: pages still missing for INIT_HCA.
+    /// QUERY_PAGES init: returns the pages still missing for INIT_HCA.
     pub fn query_init(&mut self) -> u32 {
         self.want(self.profile.boot + self.profile.init)
     }
 
-    /// QUERY_PAGES regular: pages the firmware would like to have on top.
+    /// QUERY_PAGES regular: returns the additional pages the firmware asks for.
     pub fn query_regular(&mut self) -> u32 {
         self.want(self.profile.boot + self.profile.init + self.profile.regular)
     }
 
-    /// Whether the boot pages are there.
+    /// Returns whether the boot pages have been given.
     pub fn booted(&self) -> bool {
         self.owned.len() >= self.profile.boot as usize
     }
 
-    /// Whether the pages for INIT_HCA are there.
+    /// Returns whether the pages for INIT_HCA have been given.
     pub fn ready_to_init(&self) -> bool {
         self.owned.len() >= (self.profile.boot + self.profile.init) as usize
     }
 
-    /// INIT_HCA: what was given is now in use.
+    /// INIT_HCA: marks the given pages as in use.
     pub fn initialised(&mut self) {
         self.wanted = self.wanted.max(self.owned.len());
         self.in_use = true;
     }
 
-    /// TEARDOWN_HCA: nothing is in use any more.
+    /// TEARDOWN_HCA: marks all pages as no longer in use.
     pub fn torn_down(&mut self) {
         self.wanted = 0;
         self.in_use = false;
@@ -164,7 +162,7 @@ impl FirmwarePages {
         self.runtime_requested = false;
     }
 
-    /// A page request event goes out.
+    /// Counts a page request event.
     pub fn request(&mut self, pages: i32) {
         self.unanswered += i64::from(pages);
         if let Ok(more) = usize::try_from(pages) {
@@ -174,7 +172,7 @@ impl FirmwarePages {
         }
     }
 
-    /// Whether a request for pages still waits for its answer.
+    /// Returns whether a request for pages is still unanswered.
     pub fn starving(&self) -> bool {
         self.unanswered > 0
     }
@@ -191,8 +189,8 @@ impl FirmwarePages {
     /// MANAGE_PAGES give: all of them or none.
     ///
     /// # Errors
-    /// [`GiveError`]: more pages than were asked for, a part of them where all must come at once, or the first page
-    /// that is not aligned, given twice, or out of the device's reach.
+    /// [`GiveError`]: more pages than requested, a part of them where all must come at once, or the first page that
+    /// is not aligned, already given, or out of the device's reach.
     pub fn give(&mut self, iommu: &mut Iommu, addresses: &[u64]) -> Result<(), GiveError> {
         if self.owned.len() + addresses.len() > self.wanted {
             return Err(GiveError::TooMany);
@@ -203,7 +201,7 @@ impl FirmwarePages {
         }
         let mut fresh = BTreeSet::new();
         for &address in addresses {
-            // Zero is an address like any other, and the first that rdma-core's driver gives.
+            // Zero is a valid address, and the first that rdma-core's driver gives.
             if address % PAGE_BYTES as u64 != 0 {
                 return Err(GiveError::Address(address));
             }
@@ -226,8 +224,7 @@ impl FirmwarePages {
         Ok(())
     }
 
-    /// MANAGE_PAGES take: at most `most` pages, fewer if the firmware needs them, and what was
-    /// found wrong.
+    /// MANAGE_PAGES take: returns at most `most` pages, fewer if the firmware needs them, and the errors found.
     pub fn take(
         &mut self,
         iommu: &mut Iommu,
@@ -326,9 +323,9 @@ mod tests {
         assert_eq!(pages.query_boot(), 0);
     }
 
-    /// No stock driver gives the pages to start with in pieces.
+    /// No stock driver splits the pages for a stage.
     #[test]
-    fn a_part_of_what_is_missing_is_refused_where_all_must_come_at_once() {
+    fn a_part_of_the_missing_pages_is_refused_if_all_must_come_at_once() {
         let (mut pages, mut iommu, _memory) = firmware();
         pages.profile.in_one_command = true;
         pages.query_boot();
@@ -373,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_written_while_the_firmware_owned_it_is_found_when_it_goes_back() {
+    fn a_write_into_a_firmware_page_is_detected_when_it_is_taken_back() {
         let (mut pages, mut iommu, memory) = firmware();
         pages.query_boot();
         pages.give(&mut iommu, &[0x1000, 0x2000]).unwrap();

@@ -1,12 +1,12 @@
-//! What passes on the wire, as a pcapng file.
+//! The wire's frames, as a pcapng file.
 //!
-//! Each function is one interface, described when it is added; each frame is an Enhanced Packet
-//! Block with the virtual time it was transmitted at. Time starts at the simulation's origin, in
-//! nanoseconds (`if_tsresol` 9), so that a capture of a deterministic run is the same file each time.
+//! Each function is one interface, described when it is added. Each frame is an Enhanced Packet Block with the
+//! virtual time of its transmission. Time starts at the simulation's origin, in nanoseconds (`if_tsresol` 9), so that
+//! a capture of a deterministic run is the same file each time.
 //!
-//! What is no frame is written down as text: an interface of notes is of link type WIRESHARK_UPPER_PDU, whose packets
-//! say which dissector their bytes are for, here `json`. So Wireshark shows the fields of a note, and complains of
-//! nothing.
+//! Records other than frames are notes, in text: an interface of notes is of link type WIRESHARK_UPPER_PDU, whose
+//! packets name the dissector for their bytes, here `json`. So Wireshark shows the fields of a note, without a
+//! complaint.
 
 use crate::profile::PortType;
 use pcap_file::pcapng::PcapNgWriter;
@@ -23,16 +23,16 @@ use thiserror::Error;
 /// log10 of the timestamp unit, as `if_tsresol` codes it.
 const NANOSECONDS: u8 = 9;
 
-/// Before the text of a note: tag "name of the dissector" (12), 4 bytes, `json`, and the end of tags (Wireshark,
+/// Header of a note's text: tag "name of the dissector" (12), 4 bytes, `json`, and the end of tags (Wireshark,
 /// `epan/exported_pdu.h`).
 pub const NOTE_HEADER: [u8; 12] = *b"\0\x0c\0\x04json\0\0\0\0";
 
-/// What is said of a frame besides its bytes.
+/// Description of a frame.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Remark<'a> {
-    /// For people.
+    /// Comment for people.
     pub comment: &'a str,
-    /// The function sent it; otherwise it arrived.
+    /// True if the function sent it, false if it arrived.
     pub sent: bool,
 }
 
@@ -41,7 +41,7 @@ impl Remark<'_> {
     const INBOUND: u32 = 1;
     const OUTBOUND: u32 = 2;
 
-    /// Whether flags of a frame say that it was sent.
+    /// Returns whether a frame's flags mark it as sent.
     #[must_use]
     pub const fn is_sent(flags: u32) -> bool {
         flags & 3 == Self::OUTBOUND
@@ -59,7 +59,7 @@ pub enum CaptureError {
     Interface(u32),
 }
 
-/// The library calls whatever the system refuses "Error reading bytes".
+/// Returns the error's text; for I/O errors the system's, because the library's is always "Error reading bytes".
 fn words(error: &PcapError) -> String {
     if let PcapError::IoError(error) = error {
         return error.to_string();
@@ -79,7 +79,7 @@ impl<W: Write> Capture<W> {
     /// # Errors
     /// [`CaptureError::Write`]: the writer refused.
     pub fn new(writer: W) -> Result<Self, CaptureError> {
-        // Fixed, not native: the file of a seed is the same file everywhere.
+        // Fixed, not native: the file of a seed is the same on every machine.
         let writer = PcapNgWriter::with_endianness(writer, Endianness::Little)?;
         Ok(Self {
             writer,
@@ -87,7 +87,7 @@ impl<W: Write> Capture<W> {
         })
     }
 
-    /// Adds an interface; the number it returns names it in [`Capture::frame`].
+    /// Adds an interface; the returned number names it in [`Capture::frame`].
     ///
     /// # Errors
     /// [`CaptureError::Write`]: the writer refused.
@@ -121,7 +121,7 @@ impl<W: Write> Capture<W> {
         Ok(id)
     }
 
-    /// Writes a note in JSON that was made at `now`.
+    /// Writes a note in JSON made at `now`.
     ///
     /// # Errors
     /// As [`Capture::frame`].
@@ -138,7 +138,7 @@ impl<W: Write> Capture<W> {
         self.block(interface, now, frame, Vec::new())
     }
 
-    /// Writes a frame with what is said of it.
+    /// Writes a frame with its description.
     ///
     /// # Errors
     /// As [`Capture::frame`].
@@ -181,12 +181,12 @@ impl<W: Write> Capture<W> {
         Ok(())
     }
 
-    /// Gives the writer back, for flushing.
+    /// Returns the writer, for flushing.
     pub fn into_inner(self) -> W {
         self.writer.into_inner()
     }
 
-    /// Flushes what was written.
+    /// Flushes the writer.
     ///
     /// # Errors
     /// [`CaptureError::Write`]: the writer refused.

@@ -1,21 +1,19 @@
-//! What a function keeps of its port: addresses, lists, counters.
+//! A function's part of its port: addresses, lists, counters.
 //!
-//! The RoCE address table gives source addresses to outgoing packets and decides which incoming
-//! packets are the RDMA engine's. The vport context keeps what software sets (MTU, MAC lists, promiscuity, the
-//! RoCE switch) and hands it back; the e-switch makes its rules of it ([`crate::card`]). A reset forgets all of it.
+//! The RoCE address table gives source addresses to outgoing packets and decides which incoming packets go to the
+//! RDMA engine. The vport context keeps settings of software (MTU, MAC lists, promiscuity, RoCE enable) and returns
+//! them; the e-switch makes its rules from them ([`crate::card`]). A reset erases all of it.
 
 use crate::host::GidEntry;
 use crate::profile::{PortType, Profile};
 use crate::subnet::{PERMISSIVE_LID, Subnet};
 use crate::wire::LrhPacket;
 
-/// Bytes the port MTU counts beyond the IP MTU: Ethernet header, VLAN tag, FCS (mlx5 drivers add
-/// the same 22).
+/// Bytes of the port MTU beyond the IP MTU: Ethernet header, VLAN tag, FCS (mlx5 drivers add the same 22).
 pub const ETHERNET_OVERHEAD: u16 = 22;
-/// Headers of the largest RoCE packet: GRH or IPv6, UDP, BTH, atomic header, ICRC (Linux
-/// `iboe_get_mtu`).
+/// Bytes of headers of the largest RoCE packet: GRH or IPv6, UDP, BTH, atomic header, ICRC (Linux `iboe_get_mtu`).
 const ROCE_OVERHEAD: u16 = 96;
-/// Bytes of the frame check sequence, which no frame here has.
+/// Bytes of the frame check sequence, which frames here do not have.
 pub const FCS_BYTES: u16 = 4;
 const BROADCAST: [u8; 6] = [0xff; 6];
 
@@ -35,7 +33,7 @@ impl Traffic {
         self.octets += bytes as u64;
     }
 
-    /// What is left without a part of it.
+    /// Returns the difference to a part of it.
     pub fn without(self, part: Self) -> Self {
         Self {
             packets: self.packets.saturating_sub(part.packets),
@@ -43,7 +41,7 @@ impl Traffic {
         }
     }
 
-    /// Both together.
+    /// Returns the sum.
     pub fn and(self, other: Self) -> Self {
         Self {
             packets: self.packets + other.packets,
@@ -52,7 +50,7 @@ impl Traffic {
     }
 }
 
-/// Ethernet frames of one direction, by whom they are for.
+/// Ethernet frames of one direction, by kind of destination.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EthTraffic {
     /// For one station.
@@ -74,7 +72,7 @@ impl EthTraffic {
         traffic.count(bytes);
     }
 
-    /// All of it.
+    /// Returns the sum of all kinds.
     pub const fn total(&self) -> Traffic {
         Traffic {
             packets: self.unicast.packets + self.multicast.packets + self.broadcast.packets,
@@ -83,14 +81,14 @@ impl EthTraffic {
     }
 }
 
-/// What the Ethernet queues sent and received; the rest of a port's traffic is RDMA's.
+/// Counters of the Ethernet queues; the rest of a port's traffic is RDMA's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EthCounters {
-    /// Frames that were for this port.
+    /// Frames for this port.
     pub received: EthTraffic,
-    /// Frames of send queues that left the port.
+    /// Frames from send queues that left the port.
     pub transmitted: EthTraffic,
-    /// Frames that came by and were for nobody here.
+    /// Frames that reached the port and had no receiver here.
     pub unwanted: Traffic,
 }
 
@@ -111,12 +109,12 @@ pub struct Port {
     /// L2 MTU of the vport context, Ethernet header, VLAN tag and FCS included, as mlx5e counts it
     /// (`MLX5E_SW2HW_MTU`).
     pub mtu: u16,
-    /// RoCE is on.
+    /// True if RoCE is on.
     pub roce: bool,
     /// Promiscuous unicast, multicast, all.
     pub promiscuous: [bool; 3],
-    /// Loopback of own unicast and multicast is off. RoCE traffic between queue pairs of one
-    /// function is not subject to it here; no source says whether it is on hardware.
+    /// True if loopback of own unicast, or multicast, is off. It does not affect RoCE traffic between queue pairs of
+    /// one function here; no source says whether it does on hardware.
     pub loopback_off: [bool; 2],
     /// MAC and VLAN lists.
     pub lists: AddressLists,
@@ -126,7 +124,7 @@ pub struct Port {
     gids: Vec<Option<GidEntry>>,
     /// The MAC addresses in it, each once.
     macs: Vec<[u8; 6]>,
-    /// How often it has changed, over all resets.
+    /// Number of changes of the table, over all resets.
     changes: u64,
     /// Description of the node, 64 bytes.
     pub node_description: [u8; 64],
@@ -136,12 +134,12 @@ pub struct Port {
     pub transmitted: Traffic,
     /// Frames looped back inside the function.
     pub looped: Traffic,
-    /// Those of the Ethernet queues.
+    /// Frames of the Ethernet queues.
     pub ethernet: EthCounters,
 }
 
 impl Port {
-    /// The port after a reset.
+    /// Returns the port after a reset.
     pub fn new(profile: &Profile) -> Self {
         let mut node_description = [0; 64];
         let name = profile.name.as_bytes();
@@ -170,7 +168,7 @@ impl Port {
         }
     }
 
-    /// This port in place of another one, which was reset.
+    /// Returns this port as successor of one that was reset.
     #[must_use]
     pub(crate) fn in_place_of(self, before: &Self) -> Self {
         let subnet = self.subnet.zip(before.subnet.clone());
@@ -181,17 +179,18 @@ impl Port {
         }
     }
 
-    /// A number that changes with the RoCE address table, which is all that an Ethernet port's own addresses are in.
+    /// Returns a number that changes with the RoCE address table, which holds all of an Ethernet port's own
+    /// addresses.
     pub(crate) fn addresses(&self) -> Option<u64> {
         self.subnet.is_none().then_some(self.changes)
     }
 
-    /// The RoCE address table.
+    /// Returns the RoCE address table.
     pub fn gids(&self) -> &[Option<GidEntry>] {
         &self.gids
     }
 
-    /// Changes an entry of the RoCE address table; false if there is no such entry.
+    /// Changes an entry of the RoCE address table; returns false if there is no such entry.
     pub fn set_gid(&mut self, index: usize, entry: Option<GidEntry>) -> bool {
         let Some(slot) = self.gids.get_mut(index) else {
             return false;
@@ -204,17 +203,17 @@ impl Port {
         true
     }
 
-    /// The LID of an InfiniBand port.
+    /// Returns the LID of an InfiniBand port.
     pub fn lid(&self) -> Option<u16> {
         self.subnet.as_ref().map(|subnet| subnet.info().lid())
     }
 
-    /// Whether a LID is that of an InfiniBand port.
+    /// Returns whether a LID is that of an InfiniBand port.
     pub fn owns_lid(&self, lid: u16) -> bool {
         self.subnet.as_ref().is_some_and(|subnet| subnet.owns(lid))
     }
 
-    /// Largest RDMA path MTU a wire of this MTU carries, as the QPC codes it: 1 = 256 … 5 = 4096 bytes.
+    /// Returns the largest RDMA path MTU for a wire of this MTU, as the QPC codes it: 1 = 256 … 5 = 4096 bytes.
     pub fn rdma_mtu(&self, wire: u16) -> u8 {
         if self.subnet.is_some() {
             return 5;
@@ -223,28 +222,28 @@ impl Port {
         (1..=5).rev().find(|code| room >= 128 << code).unwrap_or(1)
     }
 
-    /// Longest frame that passes the vport, in bytes without a check sequence.
+    /// Returns the longest frame that passes the vport, in bytes without a check sequence.
     pub fn longest_frame(&self) -> usize {
         usize::from(self.mtu.saturating_sub(FCS_BYTES))
     }
 
-    /// Whether the unicast list has an address.
+    /// Returns whether the unicast list has an address.
     pub fn lists_unicast(&self, address: [u8; 6]) -> bool {
         self.lists.unicast.contains(&entry_of(address))
     }
 
-    /// Whether the multicast list has an address. All stations are a group like any other.
+    /// Returns whether the multicast list has an address. The broadcast address is a group like any other.
     pub fn lists_multicast(&self, address: [u8; 6]) -> bool {
         self.lists.multicast.contains(&entry_of(address))
     }
 
-    /// Whether there is anything that rules could be made of.
+    /// Returns whether there is anything that the e-switch could make rules from.
     pub fn is_listed(&self) -> bool {
         self.lists != AddressLists::default() || self.promiscuous != [false; 3]
     }
 
-    /// Whether an Ethernet frame is for software behind this port: for its address `own`, the lists of the vport,
-    /// all stations, or whatever promiscuity adds.
+    /// Returns whether an Ethernet frame is for software behind this port: for its address `own`, the lists of the
+    /// vport, the broadcast address, or those that promiscuity adds.
     pub fn accepts(&self, own: [u8; 6], dst: [u8; 6]) -> bool {
         let [all_unicast, all_multicast, all] = self.promiscuous;
         all || match dst {
@@ -254,20 +253,20 @@ impl Port {
         }
     }
 
-    /// Received frames that were RDMA's.
+    /// Returns the received frames of RDMA.
     pub fn rdma_received(&self) -> Traffic {
         self.received
             .without(self.ethernet.received.total())
             .without(self.ethernet.unwanted)
     }
 
-    /// Frames sent by others than the Ethernet queues.
+    /// Returns the frames sent by RDMA.
     pub fn rdma_transmitted(&self) -> Traffic {
         self.transmitted.without(self.ethernet.transmitted.total())
     }
 
-    /// Whether a frame is addressed to us: to the MAC address of an entry of the RoCE address table, or
-    /// to a LID of ours or to whoever is at the other end of the cable.
+    /// Returns whether a frame is addressed to this port: to the MAC address of an entry of the RoCE address table,
+    /// or to a LID of the port or the permissive LID.
     pub fn owns(&self, frame: &[u8]) -> bool {
         match &self.subnet {
             Some(subnet) => LrhPacket::new_checked(frame)
@@ -279,13 +278,13 @@ impl Port {
     }
 }
 
-/// A MAC address as an entry of the vport's lists.
+/// Returns a MAC address as an entry of the vport's lists.
 pub fn entry_of([a, b, c, d, e, f]: [u8; 6]) -> u64 {
     u64::from_be_bytes([0, 0, a, b, c, d, e, f])
 }
 
-/// The tables of an InfiniBand port are as long as the capabilities say: 8 GIDs and 128 partitions,
-/// doubled by each step of `gid_table_size` and `pkey_table_size`.
+/// Returns an InfiniBand port's part of its subnet. Its tables are as long as the capabilities say: 8 GIDs and 128
+/// partitions, doubled by each step of `gid_table_size` and `pkey_table_size`.
 fn subnet(profile: &Profile) -> Option<Subnet> {
     let caps = &profile.general.current;
     let entries = |first: usize, steps: u32| first << steps.min(5);

@@ -1,10 +1,10 @@
-//! What kind of device the simulator is: identity, sizes, capabilities.
+//! Kind of device: identity, sizes, capabilities.
 //!
 //! A [`Profile`] is read from a file: one per generation of ConnectX, which come with the simulator
-//! ([`Profile::generation`]), or the record of a real one ([`Profile::load`]). A file says what the device says of
-//! itself and why we believe it (`profiles/README.md`). Of that, `simulated` announces what the simulator does: a bit
-//! is set only if the command, the event or the data path behind it exists here. Recorded pages are answered byte for
-//! byte.
+//! ([`Profile::generation`]), or the recording of a real device ([`Profile::load`]). A file states the device's
+//! values and the evidence for them (`profiles/README.md`). Of those, `simulated` selects what the simulator reports:
+//! a bit is set only if the command, the event or the data path behind it exists here. Recorded pages are answered
+//! byte for byte.
 //!
 //! The default ([`Profile::default`]) is the ConnectX-5, with fewer firmware pages.
 
@@ -32,7 +32,7 @@ pub use document::{Document, Evidence, ProfileError, RawPage, Stated, Statement}
 /// Device numbers of ConnectX-4 and ConnectX-4 Lx, physical and virtual functions.
 const CONNECTX_4: u16 = 0x1013;
 const CONNECTX_4_LX_VIRTUAL: u16 = 0x1016;
-/// log2 of the flow counters that are asked about at once.
+/// log2 of the flow counters of one bulk query.
 const LOG_COUNTERS_ASKED: u32 = 10;
 
 /// Link layer of the port.
@@ -44,28 +44,28 @@ pub enum PortType {
     InfiniBand,
 }
 
-/// A capability page: what the device could do, and what is switched on after reset.
+/// A capability page: the maximum, and the values after a reset.
 #[derive(Clone, Debug)]
 pub struct Page<T> {
-    /// Ceiling.
+    /// Maximum.
     pub max: T,
     /// Current value after a reset.
     pub current: T,
-    /// What follows the structure.
+    /// Bytes behind the structure.
     pub rest: Rest,
 }
 
-/// The end of a recorded page, behind the structure that is known; empty if there is nothing but zeros.
+/// The end of a recorded page, behind the known structure; empty if it is all zeros.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Rest {
-    /// Of the maximum.
+    /// Of the maximum page.
     pub max: Vec<u8>,
-    /// Of the current page; nobody can set it.
+    /// Of the current page; it cannot be set.
     pub current: Vec<u8>,
 }
 
 impl<T: Layout> Page<T> {
-    /// A page with nothing behind its structure.
+    /// Returns a page with nothing behind its structure.
     pub fn new(max: T, current: T) -> Self {
         Self {
             max,
@@ -82,7 +82,7 @@ impl<T: Layout> Page<T> {
     }
 }
 
-/// What the virtual functions of a device are, where they differ from the physical one (section `vf` of a file).
+/// Properties of a device's virtual functions, where they differ from the physical one (section `vf` of a file).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VirtualFacts {
     /// PCI device.
@@ -91,14 +91,14 @@ pub struct VirtualFacts {
     pub bar_bytes: usize,
     /// MSI-X vectors.
     pub msix_vectors: u16,
-    /// Firmware pages that they ask for themselves.
+    /// Firmware pages that they request themselves.
     pub pages: PageProfile,
-    /// Capabilities of which they have no more than this, whatever the physical function has.
+    /// Upper limits of their capabilities, whatever the physical function has.
     pub capabilities: Vec<Most>,
 }
 
 impl Default for VirtualFacts {
-    /// Nothing is said.
+    /// Returns properties without any statement.
     fn default() -> Self {
         Self {
             device_id: 0,
@@ -110,31 +110,31 @@ impl Default for VirtualFacts {
     }
 }
 
-/// The most that a capability is.
+/// Upper limit of a capability.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Most {
     /// Section of its page.
     pub section: String,
     /// Its name there.
     pub field: String,
-    /// Ceiling.
+    /// Maximum.
     pub max: u64,
     /// Value after a reset.
     pub current: u64,
 }
 
-/// What devices may do one way or the other, and no public source says which: drivers have to live with both, and the
-/// data path of every generation is tested with both (`docs/generations.md`).
+/// Choices between behaviours that no public source settles: drivers have to work with both, and the data path of
+/// every generation is tested with both (`docs/generations.md`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Habits {
-    /// `wqe_counter` of a receive's CQE is cut to the ring's size; otherwise it counts on to 2^16. Drivers do not look
-    /// at the upper bits (rdma-core `mlx5_parse_cqe`, Linux `mlx5vf_rq_cqe`).
+    /// `wqe_counter` of a receive's CQE is cut to the ring's size; otherwise it counts on to 2^16. Drivers ignore the
+    /// upper bits (rdma-core `mlx5_parse_cqe`, Linux `mlx5vf_rq_cqe`).
     pub cuts_receive_counter: bool,
-    /// The first packet of every connection is an event (COMM_EST), not only one that finds its queue pair in RTR (IBTA
-    /// volume 1, section 11.6.3.1).
+    /// The first packet of every connection causes an event (COMM_EST), not only one that finds its queue pair in RTR
+    /// (IBTA volume 1, section 11.6.3.1).
     pub tells_every_connection: bool,
-    /// Numbers of queue pairs go on over a reset; otherwise they begin anew, and a driver that comes back has those
-    /// that its peers still take for connected (docs/decisions/restarted-peer.md).
+    /// Numbers of queue pairs continue over a reset. Otherwise they restart, and a driver that restarts gets those
+    /// that its peers still regard as connected (docs/decisions/restarted-peer.md).
     pub counts_queue_pairs_on: bool,
 }
 
@@ -169,27 +169,27 @@ pub struct Profile {
     pub port_type: PortType,
     /// Largest Ethernet MTU of the port.
     pub max_mtu: u16,
-    /// Whether the port has a carrier although no link is connected.
+    /// True if the port has a carrier although no link is connected.
     pub carrier_without_link: bool,
-    /// How long the firmware boots after a reset.
+    /// Time the firmware boots after a reset.
     pub boot_time: Duration,
-    /// For so long of that BAR 0 reads ones and takes no write.
+    /// Part of the boot time in which BAR 0 reads ones and ignores writes.
     pub silent_time: Duration,
-    /// For so long of that the firmware does not look at the initialization segment: writes to it are lost.
+    /// Part of the boot time in which the firmware does not read the initialization segment: writes to it are lost.
     pub deaf_time: Duration,
-    /// How long a command takes.
+    /// Time a command takes.
     pub command_time: Duration,
-    /// Drawn per command, up to this much more: commands in several slots then finish in any order.
+    /// Largest additional time, drawn per command: commands in several slots then finish in any order.
     pub command_jitter: Duration,
     /// Firmware pages.
     pub pages: PageProfile,
     /// Interface steps, bit n for step n (QUERY_ISSI `supported_issi_dw0`).
     pub issi: u32,
-    /// What its virtual functions are; `None` if nothing is said of them, or it is one.
+    /// Properties of its virtual functions; `None` if none are stated, or it is one.
     pub virtual_functions: Option<VirtualFacts>,
     /// Value of the reserved lkey.
     pub reserved_lkey: u32,
-    /// What no public source says of a generation.
+    /// Choices that no public source settles for a generation.
     pub habits: Habits,
     /// General capabilities (type 0).
     pub general: Page<CmdHcaCap>,
@@ -213,25 +213,25 @@ pub struct Profile {
     pub eswitch: EswitchCap,
     /// Pages of other types that were recorded, by type.
     pub other_pages: BTreeMap<u16, RawPage>,
-    /// Registers that were recorded, by number: what a read answers where the simulator has no register of its own.
+    /// Recorded registers, by number: the answer to a read where the simulator has no register of its own.
     pub registers: BTreeMap<u16, Vec<u8>>,
 }
 
 impl Profile {
-    /// A generation of ConnectX by name.
+    /// Returns a generation of ConnectX by name.
     ///
     /// # Errors
-    /// [`ProfileError::UnknownGeneration`], with the names there are.
+    /// [`ProfileError::UnknownGeneration`], with the known names.
     pub fn generation(name: &str) -> Result<Self, ProfileError> {
         Self::build(&generation::document(name)?)
     }
 
-    /// The names of the generations.
+    /// Returns the names of the generations.
     pub fn generations() -> impl Iterator<Item = &'static str> {
         generation::names()
     }
 
-    /// What the file of a generation says, with its base.
+    /// Returns the statements of a generation's file and its bases.
     ///
     /// # Errors
     /// [`ProfileError::UnknownGeneration`].
@@ -239,7 +239,7 @@ impl Profile {
         generation::document(name)
     }
 
-    /// The device that a profile file describes.
+    /// Returns the device that a profile file describes.
     ///
     /// # Errors
     /// [`ProfileError`]: the place in the file, and what is wrong there.
@@ -247,14 +247,15 @@ impl Profile {
         Self::build(&generation::complete(Document::read(text)?)?)
     }
 
-    /// The virtual function number `index` (from 0) of a card whose physical function is this; `None` if nothing is
-    /// known of it.
+    /// Returns the virtual function number `index` (from 0) of a card with this physical function; `None` if its
+    /// properties are not stated.
     ///
-    /// It has a device number of its own, which is all that Linux tells the two apart by (`main.c`
-    /// `mlx5_core_pci_table`); it manages nothing; its memory the physical function's driver gives. HOST_ENDIANNESS it
-    /// may write: rdma-core's `mlx5_vfio_set_hca_ctrl` does on any function, and gives up where that is refused. PAOS
-    /// and PMTU it may write without effect: complete logs of ConnectX-5 virtual functions show no refused register,
-    /// and mlx5e writes both on every function (`en_main.c` `mlx5e_modify_admin_state`, `mlx5e_set_mtu`).
+    /// It has a device number of its own, by which alone Linux distinguishes the two (`main.c`
+    /// `mlx5_core_pci_table`). It manages nothing, and the physical function's driver gives its memory. It may write
+    /// HOST_ENDIANNESS: rdma-core's `mlx5_vfio_set_hca_ctrl` does on any function, and gives up where that is
+    /// refused. It may write PAOS and PMTU without effect: complete logs of ConnectX-5 virtual functions show no
+    /// refused register, and mlx5e writes both on every function (`en_main.c` `mlx5e_modify_admin_state`,
+    /// `mlx5e_set_mtu`).
     #[must_use]
     pub fn virtual_function(&self, index: u16) -> Option<Self> {
         let facts = self.virtual_functions.as_ref()?;
@@ -273,7 +274,7 @@ impl Profile {
         for most in &facts.capabilities {
             profile.lower(most);
         }
-        // It has a size where its manager may change that.
+        // The table has a size if its manager may change that.
         let sized = self.general.max.num_total_dynamic_vf_msix() > 0;
         let vectors = if sized {
             u32::from(profile.msix_vectors)
@@ -287,7 +288,7 @@ impl Profile {
         Some(profile)
     }
 
-    /// What the simulator announces where a file states a value: nothing of what it does not do.
+    /// Returns the value that the simulator reports for a file's statement: features it does not implement are off.
     pub fn announced(section: &str, field: &str, value: u64) -> u64 {
         simulated::announced(section, field, value)
     }
@@ -300,7 +301,7 @@ impl Profile {
         self
     }
 
-    /// The default device under another name and MAC address.
+    /// Returns the default device under another name and MAC address.
     pub fn named(name: &str, mac: [u8; 6]) -> Self {
         Self::default().called(name, mac)
     }
@@ -319,7 +320,7 @@ impl Profile {
             page.set_disable_local_lb_uc(false)
                 .set_disable_local_lb_mc(false);
             page.set_eth_net_offloads(false).set_nic_flow_table(false);
-            // There is a subnet manager, and no switch between MAC addresses.
+            // The subnet manager does their work, and there is no switch between MAC addresses.
             page.set_vport_group_manager(false)
                 .set_eswitch_manager(false)
                 .set_nic_vport_change_event(false)
@@ -328,15 +329,15 @@ impl Profile {
         self
     }
 
-    /// Gives the device what operating systems' drivers want: Ethernet queues and flow tables for a network
-    /// device, and the services their RDMA side creates objects of.
+    /// Gives the device the capabilities that operating systems' drivers require: Ethernet queues and flow tables for
+    /// a network device, and the services that their RDMA side creates objects of.
     #[must_use]
     pub fn ethernet(mut self) -> Self {
         self.general.set(|page| {
             page.set_eth_net_offloads(true).set_nic_flow_table(true);
             page.set_uc(true).set_xrc(true).set_mcam_reg(true);
             page.set_nic_receive_steering_discard(true);
-            // A device that has the queues already keeps its sizes.
+            // A device that has the queues already keeps its limits.
             if page.log_max_rq() == 0 {
                 page.set_max_tc(8)
                     .set_log_max_rq(16)
@@ -351,18 +352,20 @@ impl Profile {
         self
     }
 
-    /// Gives the device user contexts, and flow tables of the kind that kernels let programs steer by: what DevX needs.
+    /// Gives the device user contexts, and the flow tables that kernels let programs use for steering: the
+    /// requirements of DevX.
     ///
-    /// Cards from ConnectX-5 on have both where their firmware's setting UCTX_EN is on ([`Profile::may_have_devx`]).
+    /// Cards from ConnectX-5 on have both if their firmware's setting UCTX_EN is on ([`Profile::may_have_devx`]).
     #[must_use]
     pub fn devx(mut self) -> Self {
         self.general.set(|page| {
-            // Linux gives raw frames and the device's internals to who has CAP_NET_RAW and CAP_SYS_RAWIO (devx.c).
+            // Linux grants raw frames and the device's internals to processes with CAP_NET_RAW and CAP_SYS_RAWIO
+            // (devx.c).
             page.set_log_max_uctx(12).set_uctx_cap(3);
             page.set_max_flow_counter_15_0(MOST_COUNTERS)
                 .set_log_max_flow_counter_bulk(LOG_COUNTERS_ASKED);
         });
-        // Linux wants all four (FS_CHAINING_CAPS, fs_core.c).
+        // Linux requires all four (FS_CHAINING_CAPS, fs_core.c).
         self.flow_table.set(|page| {
             page.flow_table_properties_nic_receive_mut()
                 .set_flow_modify_en(true)
@@ -374,13 +377,13 @@ impl Profile {
         self
     }
 
-    /// Whether there is a firmware for this device that has user contexts: from ConnectX-5 on.
+    /// Returns whether this device can have a firmware with user contexts: from ConnectX-5 on.
     #[must_use]
     pub fn may_have_devx(&self) -> bool {
         !(CONNECTX_4..=CONNECTX_4_LX_VIRTUAL).contains(&self.device_id)
     }
 
-    /// Gives the device a firmware that takes its time: each command a millisecond and up to another one.
+    /// Gives the device a slow firmware: each command takes one to two milliseconds.
     #[must_use]
     pub fn slow(mut self) -> Self {
         self.command_time = Duration::from_millis(1);
@@ -388,13 +391,13 @@ impl Profile {
         self
     }
 
-    /// EUI-64 of the port.
+    /// Returns the EUI-64 of the port.
     pub fn port_guid(&self) -> u64 {
         let [a, b, c, d, e, f] = self.mac;
         u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
     }
 
-    /// A device that says nothing of itself yet.
+    /// Returns a device without any property.
     fn blank() -> Self {
         fn blank<T: Layout>(new: fn() -> T) -> Page<T> {
             Page::new(new(), new())
@@ -440,11 +443,11 @@ impl Profile {
     }
 }
 
-/// Pages that the default device wants before INIT_HCA. The file says thousands, each of which is filled and looked at
-/// again: whoever only wants some device would wait for that at every opening.
+/// Pages that the default device needs before INIT_HCA. The file states thousands, each of which is filled and
+/// verified; users of the default device would wait for that at every open.
 const FEW_PAGES: u32 = 512;
 
-/// The device that nobody chose.
+/// The default device.
 static DEFAULT: LazyLock<Profile> = LazyLock::new(|| {
     // PANIC: its file is part of the program, and read by a test.
     let chosen = Profile::generation("connectx-5");
@@ -460,7 +463,8 @@ impl Default for Profile {
     }
 }
 
-/// As Linux's legacy mode needs them: an FDB of two levels below 22, and access lists of a vport's two directions.
+/// Returns capabilities for Linux's legacy mode: an FDB of two levels below 22, and access lists of a vport's two
+/// directions.
 fn eswitch_flow_table() -> FlowTableEswitchCap {
     let mut caps = FlowTableEswitchCap::new();
     let all = |props: &mut FlowTableProperties| {

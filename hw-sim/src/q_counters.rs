@@ -1,8 +1,8 @@
-//! Counter sets: what went wrong, and what was asked for, on the queues that name them (PRM "QUERY_Q_COUNTER").
+//! Counter sets: errors and requests of the queues that name them (PRM "QUERY_Q_COUNTER").
 //!
-//! What each counts is what Linux shows it as in `hw_counters` of a port, which `rdma statistic` reads
-//! (`drivers/infiniband/hw/mlx5/counters.c`). A counter has 32 bits and begins again at 0. Counters of a group whose
-//! capability the function does not have stay 0 ([`Counters::answer`]).
+//! Each counter has the meaning that Linux gives it in `hw_counters` of a port, which `rdma statistic` reads
+//! (`drivers/infiniband/hw/mlx5/counters.c`). A counter has 32 bits and wraps. Counters of a group whose capability
+//! the function lacks stay 0 ([`Counters::answer`]).
 
 use mlx_prm::{CmdHcaCap, QueryQCounterOut, Syndrome};
 
@@ -23,7 +23,7 @@ macro_rules! counters {
                 };
             }
 
-            /// What a query says: the counters of the groups that the function has.
+            /// Returns the answer to a query: the counters of the groups that the function has.
             pub fn answer(&self, caps: &CmdHcaCap) -> QueryQCounterOut {
                 let mut out = QueryQCounterOut::new();
                 $(if Group::$group.is_there(caps) {
@@ -35,7 +35,7 @@ macro_rules! counters {
     };
 }
 
-/// What makes a function have some of the counters: a capability for each group in Linux (`mlx5_ib_fill_counters`).
+/// Group of counters by the capability they need, as in Linux (`mlx5_ib_fill_counters`).
 #[derive(Clone, Copy)]
 enum Group {
     Basic,
@@ -76,33 +76,33 @@ counters! {
     RxAtomicRequests: rx_atomic_requests, set_rx_atomic_requests, Basic;
     /// A packet found no receive WQE.
     OutOfBuffer: out_of_buffer, set_out_of_buffer, Basic;
-    /// A request packet came before one that it should have followed.
+    /// A request packet arrived before one that precedes it.
     OutOfSequence: out_of_sequence, set_out_of_sequence, OutOfSequence;
-    /// A request packet came that had been executed before.
+    /// A request packet arrived that had been executed before.
     DuplicateRequest: duplicate_request, set_duplicate_request, Retransmission;
     /// An RNR NAK arrived, and there was a retry left.
     RnrNakRetryErr: rnr_nak_retry_err, set_rnr_nak_retry_err, Retransmission;
     /// A sequence NAK arrived, and there was a retry left.
     PacketSeqErr: packet_seq_err, set_packet_seq_err, Retransmission;
-    /// An answer showed that one before it was lost, and there was a retry left.
+    /// An answer showed that an earlier one was lost, and there was a retry left.
     ImpliedNakSeqErr: implied_nak_seq_err, set_implied_nak_seq_err, Retransmission;
     /// No acknowledgement came in time, and there was a retry left.
     LocalAckTimeoutErr: local_ack_timeout_err, set_local_ack_timeout_err, Retransmission;
     /// Packets were sent again early (RoCE adaptive retransmission).
     RoceAdpRetrans: roce_adp_retrans, set_roce_adp_retrans, Acceleration;
-    /// The early time-out of that has passed.
+    /// The early time-out of that retransmission has passed.
     RoceAdpRetransTo: roce_adp_retrans_to, set_roce_adp_retrans_to, Acceleration;
-    /// The peer had no receive WQE too often.
+    /// The peer sent RNR NAKs until no RNR retry was left.
     ReqRnrRetriesExceeded: req_rnr_retries_exceeded, set_req_rnr_retries_exceeded, Error;
-    /// There was no retry left.
+    /// No transport retry was left.
     ReqTransportRetriesExceeded: req_transport_retries_exceeded, set_req_transport_retries_exceeded, Error;
     /// A message was longer than its receive WQE.
     RespLocalLengthError: resp_local_length_error, set_resp_local_length_error, Error;
-    /// A request was longer than a message may be.
+    /// A request was longer than the largest message.
     ReqLocalLengthError: req_local_length_error, set_req_local_length_error, Error;
     /// A receive failed for an error of the queue pair.
     RespLocalQpError: resp_local_qp_error, set_resp_local_qp_error, Error;
-    /// A send WQE made no sense.
+    /// A send WQE was malformed.
     LocalOperationError: local_operation_error, set_local_operation_error, Error;
     /// A key of a receive WQE did not cover its memory.
     RespLocalProtection: resp_local_protection, set_resp_local_protection, Error;
@@ -114,19 +114,19 @@ counters! {
     ReqCqeError: req_cqe_error, set_req_cqe_error, Error;
     /// A bind of a memory window failed.
     ReqMwBinding: req_mw_binding, set_req_mw_binding, Error;
-    /// An answer made no sense.
+    /// An answer was malformed.
     ReqBadResponse: req_bad_response, set_req_bad_response, Error;
-    /// The peer said that a request was invalid.
+    /// The peer reported an invalid request.
     ReqRemoteInvalidRequest: req_remote_invalid_request, set_req_remote_invalid_request, Error;
-    /// A request of the peer's was invalid.
+    /// A request of the peer was invalid.
     RespRemoteInvalidRequest: resp_remote_invalid_request, set_resp_remote_invalid_request, Error;
-    /// The peer said that a key did not cover an access.
+    /// The peer reported that a key did not cover an access.
     ReqRemoteAccessErrors: req_remote_access_errors, set_req_remote_access_errors, Error;
     /// A key that the peer named did not cover its access.
     RespRemoteAccessErrors: resp_remote_access_errors, set_resp_remote_access_errors, Error;
-    /// The peer said that it could not do what it was asked.
+    /// The peer reported that it could not execute a request.
     ReqRemoteOperationErrors: req_remote_operation_errors, set_req_remote_operation_errors, Error;
-    /// A completion queue had no room for an entry.
+    /// A completion queue overflowed.
     CqOverflow: cq_overflow, set_cq_overflow, Error;
     /// A receive was flushed.
     RespCqeFlushError: resp_cqe_flush_error, set_resp_cqe_flush_error, Error;
@@ -135,7 +135,7 @@ counters! {
 }
 
 impl QCounter {
-    /// What counts an error entry of a send, besides [`QCounter::ReqCqeError`].
+    /// Returns the counter of a send's error CQE, besides [`QCounter::ReqCqeError`].
     pub(crate) fn of_send(syndrome: Syndrome) -> Option<Self> {
         Some(match syndrome {
             Syndrome::LOCAL_LENGTH_ERR => Self::ReqLocalLengthError,
@@ -153,7 +153,7 @@ impl QCounter {
         })
     }
 
-    /// What counts an error entry of a receive, besides [`QCounter::RespCqeError`].
+    /// Returns the counter of a receive's error CQE, besides [`QCounter::RespCqeError`].
     pub(crate) fn of_receive(syndrome: Syndrome) -> Option<Self> {
         Some(match syndrome {
             Syndrome::LOCAL_LENGTH_ERR => Self::RespLocalLengthError,

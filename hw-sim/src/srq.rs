@@ -1,15 +1,14 @@
 //! Shared receive queues: receive memory pools (RMP), and XRC SRQs, which are the same with a
 //! completion queue of their own.
 //!
-//! WQEs form a linked list in a ring of equal strides: each starts with the index of its successor.
-//! The device begins at index 0 and follows the links, taking as many as the doorbell record's
-//! counter says were posted. A link that leaves the ring, or a counter further ahead than the ring
-//! is long, ends the queue with a catastrophic error.
+//! WQEs form a linked list in a ring of equal strides: each starts with the index of its successor. The device begins
+//! at index 0 and follows the links, taking as many as the doorbell record's counter has posted. A link that leaves
+//! the ring, or a counter further ahead than the ring is long, puts the queue in error with a catastrophic event.
 //!
-//! Or they are a plain ring, taken one after the other whatever the first words of each say; UCX has it so with DevX
-//! (`srq_topo`, src/uct/ib/mlx5/rc/rc_mlx5_iface.c).
+//! Or they are a plain ring, taken in order, and the links are ignored; UCX uses that with DevX (`srq_topo`,
+//! src/uct/ib/mlx5/rc/rc_mlx5_iface.c).
 //!
-//! A limit (`lwm`) asks for one event when fewer WQEs than that are left; it disarms itself.
+//! A limit (`lwm`) asks for one event when fewer WQEs are left; it is then disarmed.
 
 use crate::buffer::QueueBuffer;
 use crate::host::{DmaFault, SrqWqe, XrcSource};
@@ -24,33 +23,33 @@ pub const TERMINATE_SCATTER_LIST: u32 = 0x100;
 const NEXT_SEGMENT: usize = 16;
 const DATA_SEGMENT: usize = 16;
 
-/// What taking a WQE gave.
+/// Result of taking a WQE.
 #[derive(Debug)]
 pub enum Taken {
-    /// A WQE; true: fewer than the limit are left, send the event.
+    /// A WQE.
     Wqe {
         /// The WQE.
         wqe: SrqWqe,
-        /// Send the limit event.
+        /// Fewer than the limit are left: send the limit event.
         limit: bool,
     },
     /// None is posted.
     Empty,
-    /// The list is broken: catastrophic error event, once.
+    /// The list is broken.
     Broken {
-        /// It is the first time.
+        /// First time: send the catastrophic error event.
         event: bool,
     },
 }
 
-/// What an XRC SRQ has beyond a receive memory pool.
+/// Fields that an XRC SRQ has in addition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XrcPart {
     /// XRC domain.
     pub xrcd: u32,
-    /// Completion queue of what is received.
+    /// Completion queue of its receives.
     pub cqn: u32,
-    /// Index that its CQEs of version 1 carry.
+    /// Index in its CQEs of version 1.
     pub user_index: u32,
 }
 
@@ -71,11 +70,11 @@ pub struct Srq {
     pub doorbell_record: u64,
     /// Armed limit; 0 none.
     pub limit: u32,
-    /// WQEs follow each other in the ring, no links are looked at.
+    /// True if WQEs follow each other in the ring, and links are ignored.
     pub cyclic: bool,
-    /// The list was found broken.
+    /// True if the list was found broken.
     pub failed: bool,
-    /// It is an XRC SRQ.
+    /// Set for an XRC SRQ.
     pub xrc: Option<XrcPart>,
     /// User memory that ring and record lie in.
     pub places: Places,
@@ -85,7 +84,7 @@ pub struct Srq {
 }
 
 impl Srq {
-    /// An empty queue.
+    /// Returns an empty queue.
     pub fn new(
         number: u32,
         pd: u32,
@@ -113,17 +112,17 @@ impl Srq {
         }
     }
 
-    /// WQEs taken since creation, 16 bits.
+    /// Returns the number of WQEs taken since creation, 16 bits.
     pub fn taken(&self) -> u16 {
         self.taken
     }
 
-    /// WQEs posted, as the doorbell record said when it was last read.
+    /// Returns the number of WQEs posted, as last read from the doorbell record.
     pub fn posted(&self) -> u16 {
         self.posted
     }
 
-    /// WQEs posted and not taken; reads the doorbell record.
+    /// Returns the number of WQEs posted and not taken; reads the doorbell record.
     ///
     /// # Errors
     /// [`DmaFault`]: the doorbell record cannot be read.
@@ -134,7 +133,7 @@ impl Srq {
         Ok(self.posted.wrapping_sub(self.taken))
     }
 
-    /// Whether the armed limit is undercut already; disarms it if so.
+    /// Returns whether the armed limit is already undercut; disarms it if so.
     ///
     /// # Errors
     /// [`DmaFault`]: the doorbell record cannot be read.
@@ -171,7 +170,7 @@ impl Srq {
         self.buffer
             .read(at, &mut bytes, |iova, out| iommu.read(iova, out, who))?;
         let following = match self.cyclic {
-            // Below 2^16, the most that a ring has.
+            // Below 2^16, the largest size of a ring.
             true => u16::try_from((u32::from(index) + 1) % entries).unwrap_or(0),
             false => u16::from_be_bytes([bytes[2], bytes[3]]),
         };
@@ -199,7 +198,7 @@ impl Srq {
     }
 }
 
-/// Data segments up to the terminator or the end.
+/// Returns the data segments up to the terminator or the end.
 fn scatter_list(bytes: &[u8]) -> Vec<DataSeg> {
     bytes
         .chunks_exact(DATA_SEGMENT)

@@ -1,4 +1,4 @@
-//! The handles of a [`Sim`] for its switches: laying cables to them, and looking at queues and counters.
+//! Switches of a [`Sim`]: connecting cables to them, and reading queues and counters.
 
 use thiserror::Error;
 
@@ -16,12 +16,12 @@ use crate::world::{World, lock};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SwitchId(pub(crate) usize);
 
-/// Where an end of a cable goes.
+/// An end of a cable.
 #[derive(Clone, Copy)]
 pub enum Connector<'a> {
-    /// Into the port of a function's card.
+    /// The port of a function's card.
     Function(&'a SimFunction),
-    /// Into a port of a switch, counted from 0.
+    /// A port of a switch, from 0.
     Port(SwitchId, usize),
 }
 
@@ -34,21 +34,21 @@ impl Connector<'_> {
     }
 }
 
-/// A cable that cannot be laid.
+/// Reason for which a cable cannot be connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum NotConnected {
-    /// An end is not there or has a cable already, or neither is a switch's.
-    #[error("no such port, or it has a cable already; one end at least is a switch's")]
+    /// An end does not exist or has a cable already, or neither end is a switch.
+    #[error("no such port, or it has a cable already, or neither end is a switch")]
     Port,
-    /// A switch forwards Ethernet.
+    /// An Ethernet switch does not forward InfiniBand.
     #[error("an InfiniBand port cannot be on an Ethernet switch")]
     InfiniBand,
-    /// A switch forwards InfiniBand.
+    /// An InfiniBand switch does not forward Ethernet.
     #[error("an Ethernet port cannot be on an InfiniBand switch")]
     Ethernet,
-    /// Switches lie in a circle, and one of them floods.
+    /// Switches would form a loop, and one of them floods.
     #[error(
-        "in a circle of switches a flood would never end: all of them drop what is for unknown addresses, or there is no circle"
+        "in a loop of switches a flood would never end: make all of them drop frames to unknown addresses, or leave the loop open"
     )]
     Circle,
 }
@@ -58,8 +58,8 @@ pub enum NotConnected {
 pub struct SubnetSwitchId(pub(crate) usize);
 
 impl Sim {
-    /// A program on one of the nodes manages the subnet of InfiniBand ports. Each is in Init and without LID until it
-    /// has been by; otherwise ports are Active with a LID as soon as they have a carrier.
+    /// Hands the subnet of InfiniBand ports to a program on one of the nodes. Each port is in Init and without a LID
+    /// until the manager configures it; otherwise ports are Active with a LID as soon as they have a carrier.
     pub fn leave_subnet_to_manager(&self) {
         let mut world = lock(&self.world);
         world.input(|| Record::SubnetManager);
@@ -67,19 +67,19 @@ impl Sim {
         world.driven();
     }
 
-    /// Puts an InfiniBand switch into the world, with 2 to 15 ports. It is a node of the subnet.
+    /// Adds an InfiniBand switch with 2 to 15 ports. It is a node of the subnet.
     ///
     /// # Errors
-    /// [`NotConnected::Port`]: another number of ports, or there are 64 switches.
+    /// [`NotConnected::Port`]: another number of ports, or there are 64 switches already.
     pub fn add_subnet_switch(&self, ports: usize) -> Result<SubnetSwitchId, NotConnected> {
         let mut world = lock(&self.world);
         world.add_subnet_switch(ports).map(SubnetSwitchId)
     }
 
-    /// Lays a cable from a function's InfiniBand port to a port of such a switch, counted from 1.
+    /// Connects a cable from a function's InfiniBand port to a port of such a switch, from 1.
     ///
     /// # Errors
-    /// [`NotConnected::Port`]: there is no such port, or an end has a cable. [`NotConnected::Ethernet`].
+    /// [`NotConnected::Port`]: the port does not exist, or an end has a cable. [`NotConnected::Ethernet`].
     pub fn connect_subnet(
         &self,
         function: &SimFunction,
@@ -96,17 +96,17 @@ impl Sim {
         link.map(LinkId)
     }
 
-    /// Puts a switch into the world.
+    /// Adds a switch.
     ///
     /// # Errors
-    /// [`SwitchError`]: there can be no such switch.
+    /// [`SwitchError`]: such a switch is impossible.
     pub fn add_switch(&self, config: SwitchConfig) -> Result<SwitchId, SwitchError> {
         let mut world = lock(&self.world);
         world.add_switch(config).map(SwitchId)
     }
 
-    /// Lays a cable to a port of a switch, from a function or from another switch. `delay_ns` of the faults is the
-    /// flight time.
+    /// Connects a cable to a port of a switch, from a function or from another switch. `delay_ns` of the faults is
+    /// the flight time.
     ///
     /// # Errors
     /// [`NotConnected`].
@@ -138,8 +138,8 @@ impl Sim {
         link
     }
 
-    /// An address is at a port of a switch, whatever comes from elsewhere. False: there is no such port, or no room for
-    /// more addresses.
+    /// Binds an address to a port of a switch, without learning. Returns false if the port does not exist, or there
+    /// is no room for more addresses.
     #[must_use]
     pub fn fix_address(&self, switch: SwitchId, mac: [u8; 6], port: usize) -> bool {
         let mut world = lock(&self.world);
@@ -155,19 +155,19 @@ impl Sim {
             .is_some_and(|switch| switch.fix(mac, port))
     }
 
-    /// What a port of a switch has counted.
+    /// Returns the counters of a port of a switch.
     #[must_use]
     pub fn switch_counters(&self, switch: SwitchId, port: usize) -> Option<PortCounters> {
         lock(&self.world).switch_mut(switch.0)?.counters(port)
     }
 
-    /// Bytes that wait to leave at a port of a switch.
+    /// Returns the bytes that wait to leave by a port of a switch.
     #[must_use]
     pub fn queue_depth(&self, switch: SwitchId, port: usize) -> Option<usize> {
         lock(&self.world).switch_mut(switch.0)?.depth(port)
     }
 
-    /// Priorities in which a port of a switch is silent because the other end asked for it, a bit each.
+    /// Returns the priorities in which the peer has paused a port of a switch, a bit each.
     #[must_use]
     pub fn silenced(&self, switch: SwitchId, port: usize) -> Option<u8> {
         let mut world = lock(&self.world);
@@ -175,18 +175,18 @@ impl Sim {
         world.switch_mut(switch.0)?.silenced(now, port)
     }
 
-    /// Says what the port of a function's card does with priorities and about congestion.
+    /// Sets priorities and congestion control of the port of a function's card.
     pub fn set_qos(&self, function: &SimFunction, qos: PortQos) {
         function.set_qos(qos);
     }
 
-    /// What the port of a function's card was asked to be silent for, by priority.
+    /// Returns the pauses requested of the port of a function's card, by priority.
     #[must_use]
     pub fn pauses(&self, function: &SimFunction) -> [PauseCounters; 8] {
         self.of_card(function, |world, seat| world.env.card(seat).uplink.pauses)
     }
 
-    /// What the port of a function's card has met of congestion.
+    /// Returns the congestion counters of the port of a function's card.
     #[must_use]
     pub fn congestion(&self, function: &SimFunction) -> CongestionCounters {
         self.of_card(function, |world, seat| {

@@ -1,4 +1,5 @@
-//! The threads of a program that use a world's time, and those of them that sleep ([`SimClock`](crate::SimClock)).
+//! The threads of a program that use a world's time, and the sleeping ones among them
+//! ([`SimClock`](crate::SimClock)).
 
 use driver::Interrupt;
 use std::sync::{Arc, Condvar};
@@ -6,7 +7,7 @@ use std::sync::{Arc, Condvar};
 /// The threads that use a world's time.
 #[derive(Default)]
 pub struct Threads {
-    /// Those that are at something, and do not wait meanwhile.
+    /// Number of threads that hold time.
     pub(crate) busy: usize,
     pub(crate) sleepers: Vec<Sleeper>,
     next: u64,
@@ -18,13 +19,14 @@ pub(crate) struct Sleeper {
     number: u64,
     interrupts: Vec<Interrupt>,
     deadline: u64,
-    /// When its interrupts were looked at, by the count of what the world has signalled, and whether one was.
+    /// Count of the world's signals when its interrupts were last checked.
     pub(crate) looked_at: Option<u64>,
     is_signalled: bool,
 }
 
 impl Sleeper {
-    /// Asking an eventfd is a system call: one asks only when the world has signalled some since.
+    /// Returns whether an interrupt is pending. Asking an eventfd is a system call, made only when the world has
+    /// signalled some since.
     fn is_woken(&mut self, signals: u64) -> bool {
         if self.looked_at != Some(signals) {
             self.looked_at = Some(signals);
@@ -52,7 +54,7 @@ impl Threads {
         own.is_some_and(|own| own.is_woken(signals))
     }
 
-    /// Whether another one has to run before time goes on.
+    /// Returns whether another thread has to run before time goes on.
     pub(crate) fn go_first(&mut self, but: u64, signals: u64, now: u64) -> bool {
         let mut others = self.sleepers.iter_mut().filter(|one| one.number != but);
         self.busy > 0 || others.any(|one| one.deadline <= now || one.is_woken(signals))

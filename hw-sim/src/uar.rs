@@ -1,4 +1,4 @@
-//! Doorbell pages: what a write to a UAR means.
+//! Doorbell pages: decoding of writes to a UAR.
 //!
 //! | offset | bytes | meaning |
 //! |---|---|---|
@@ -7,9 +7,8 @@
 //! | 0x048 | 4 | EQ consumer counter only |
 //! | 0x800 + n·0x100 | 8 | send doorbell: the first 8 bytes of the last WQE |
 //!
-//! An 8-byte doorbell may come as two 4-byte stores, low address first, as 32-bit hosts write it. A
-//! doorbell counts only on the page its queue was created with; everything else is ignored and
-//! noted as the driver's mistake.
+//! An 8-byte doorbell may arrive as two 4-byte stores, low address first, as 32-bit hosts write it. A doorbell is
+//! valid only on the page its queue was created with; any other write is ignored and reported as a driver bug.
 
 use crate::cq::Armed;
 use crate::env::Env;
@@ -20,11 +19,11 @@ const CQ_ARM: u32 = 0x20;
 const EQ_ARM: u32 = 0x40;
 const EQ_UPDATE: u32 = 0x48;
 const SEND: u32 = 0x800;
-/// Distance between the halves of a send doorbell register.
+/// Distance between the two registers of a send doorbell, in bytes.
 const SEND_HALF: u32 = 0x100;
 
 impl Nic {
-    /// A write to a UAR page: `length` bytes of `value` at `offset` of BAR 0.
+    /// Handles a write to a UAR page: `length` bytes of `value` at `offset` of BAR 0.
     pub fn uar_written(&mut self, env: &mut Env, offset: u64, value: [u8; 8], length: usize) {
         let page = u32::try_from(offset >> 12).unwrap_or(u32::MAX);
         let register = u32::try_from(offset & 0xfff).unwrap_or(0);
@@ -64,11 +63,11 @@ impl Nic {
                 }
             }
             // The rest of a WQE copied to a BlueFlame register; the WQE is in memory as well. UCX copies it there
-            // whatever the device says of BlueFlame (`uct_ib_mlx5_bf_copy` in src/uct/ib/mlx5/ib_mlx5.inl).
+            // whatever the device's BlueFlame capability is (`uct_ib_mlx5_bf_copy` in src/uct/ib/mlx5/ib_mlx5.inl).
             _ if register >= SEND && self.takes_whole_wqes() => {}
             _ => self.driver_bug(
                 env,
-                format!("{length}-byte write to UAR offset {register:#x}, where nothing listens"),
+                format!("{length}-byte write to UAR offset {register:#x}, which is no doorbell"),
             ),
         }
     }
@@ -110,7 +109,7 @@ impl Nic {
         }
     }
 
-    /// The run-time page request of the profile goes out once somebody listens for it.
+    /// Sends the profile's run-time page request once an EQ carries its event.
     fn first_page_request(&mut self, env: &mut Env, eqn: u32) {
         let pages = self.profile.pages.runtime;
         if pages == 0 || self.pages.runtime_requested {
@@ -145,7 +144,7 @@ impl Nic {
             return;
         }
         let (eqn, record) = (cq.eqn, cq.doorbell_record);
-        // The record's second word says the same and is written first (PRM, CQ doorbell record).
+        // The record's second word holds the same value and is written first (PRM, CQ doorbell record).
         let mut recorded = [0; 4];
         let read = self
             .iommu

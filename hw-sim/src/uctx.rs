@@ -1,9 +1,9 @@
-//! User contexts: identities on whose behalf a driver gives commands (Linux' DevX).
+//! User contexts: identities for which a driver gives commands (Linux' DevX).
 //!
-//! A program with a device file of its own gives commands through its kernel, which puts the number of the program's
-//! context ("uid") into each. What the program makes that way is the context's; it reaches nothing of another context
-//! or of the driver ([`Table::act_for`](crate::objects::Table::act_for)). The driver itself is 0. Linux makes one
-//! context for each program that asks for DevX (`mlx5_ib` `devx.c`), and destroys it when everything in it is.
+//! A program with its own device file gives commands through its kernel, which puts the number of the program's
+//! context ("uid") into each. Objects made that way belong to the context, which has no access to objects of another
+//! context or of the driver ([`Table::act_for`](crate::objects::Table::act_for)). The driver itself is 0. Linux makes
+//! one context for each program that asks for DevX (`mlx5_ib` `devx.c`), and destroys it after all its objects.
 
 /// Bit of [`Uctx::rights`]: send queues for frames that the program makes itself.
 pub const RAW_TX: u32 = 1;
@@ -11,11 +11,11 @@ pub const RAW_TX: u32 = 1;
 /// A user context.
 #[derive(Clone, Copy, Debug)]
 pub struct Uctx {
-    /// What it may do besides plain objects, of what capability `uctx_cap` names.
+    /// Rights beyond plain objects, among those of capability `uctx_cap`.
     pub rights: u32,
-    /// Destroyed, but for doorbell pages: Linux has a program's context destroyed while pages that are mapped in the
-    /// program are left, and gives them back in its name when they go (`mlx5_ib_dealloc_ucontext` and
-    /// `mlx5_ib_mmap_free` in drivers/infiniband/hw/mlx5/main.c). Nobody else has its number meanwhile, and nothing
-    /// else is done in its name.
+    /// True if it is destroyed except for doorbell pages: Linux destroys a program's context while doorbell pages are
+    /// still mapped in the program, and frees these later with its uid (`mlx5_ib_dealloc_ucontext` and
+    /// `mlx5_ib_mmap_free` in drivers/infiniband/hw/mlx5/main.c). Until then the uid is not reused, and no other
+    /// command may use it.
     pub is_over: bool,
 }

@@ -1,19 +1,18 @@
 //! UMR: work requests that change a memory key (PRM "UMR WQE").
 //!
-//! One work request serves three purposes: binding a memory window (an indirect key gets a range of
-//! another key), registering memory fast (a free key gets pages and becomes usable), and local
-//! invalidation (a key becomes free). A mask says which fields of the key's context change; the
-//! translation table changes when octowords come along. Either everything asked for happens, or
-//! nothing.
+//! One work request serves three purposes: binding a memory window (an indirect key gets a range of another key),
+//! fast registration (a free key gets pages and becomes usable), and local invalidation (a key becomes free). A mask
+//! selects the fields of the key's context that change; the translation table changes if the request carries
+//! octowords. The request is applied completely or not at all.
 //!
-//! Who may: the key must have `umr_en`. Its protection domain is that of the queue pair, unless the
-//! request sets it, as the kernel's own UMR queue pair does for keys of other domains. The variant
-//! in the work request is the key's current one, unless the request changes it. The keys that a usable key's range
-//! reaches must exist and be usable by the queue pair; entries behind the range are padding and may hold anything.
+//! Permission: the key must have `umr_en`. Its protection domain is that of the queue pair, unless the request sets
+//! it, as the kernel's own UMR queue pair does for keys of other domains. The variant in the work request is the
+//! key's current one, unless the request changes it. The keys that a usable key's range reaches must exist and be
+//! usable by the queue pair; entries behind the range are padding with any contents.
 //!
-//! What decides which memory is reached is for the kernel's queue pairs alone (QPC `fre`, and the UMR queue pair): the
+//! Changes of the memory reached are reserved to the kernel's queue pairs (QPC `fre`, and the UMR queue pair): the
 //! pages of a key, its entity size, its domain, and range and rights of a key that has pages. A program's queue pair
-//! lays out keys of its own regions, and frees.
+//! may compose its indirect keys from keys of its regions, and free keys.
 
 use crate::host::{ANY_PD, KeyError, KeyScope, UmrRequest};
 use crate::mkey::{
@@ -37,7 +36,7 @@ const MASK_REMOTE_WRITE: u32 = 20;
 const MASK_ATOMIC: u32 = 21;
 const MASK_FREE: u32 = 29;
 
-/// Range and rights: the owner of a key that has pages was given these and no more.
+/// Range and rights: on a key that has pages they limit its owner.
 const MASKS_OF_PAGES: u64 = 1 << MASK_LENGTH
     | 1 << MASK_START
     | 1 << MASK_LOCAL_READ
@@ -59,16 +58,16 @@ const LOG_MAX_PAGE: u32 = 31;
 const MAX_SHORT_OFFSET: usize = 0xffff;
 /// Bytes of a translation octoword.
 const OCTOWORD: usize = 16;
-/// Tables are laid out, and changed, by four octowords at a time: Linux fills up the key it made for four pages
-/// (two octowords) with padding (`mlx5r_umr_get_xlt_octo` in drivers/infiniband/hw/mlx5/umr.h).
+/// Unit in which tables are sized and changed, in octowords: Linux pads the table of a key made for four pages (two
+/// octowords) to it (`mlx5r_umr_get_xlt_octo` in drivers/infiniband/hw/mlx5/umr.h).
 const OCTOWORD_UNIT: usize = 4;
 
-/// In place of the first entry's key: entries of a repeated block follow.
+/// Value in place of the first entry's key: entries of a repeated block follow.
 const REPEATED_BLOCK: u32 = 0x400;
-/// Pieces that the repetitions of a block are, at most. Inferred: there is some limit.
+/// Limit of the pieces of a repeated block. Inferred: there is some limit.
 const MOST_PIECES: u64 = 1 << 12;
 
-/// The control segment, taken apart.
+/// The control segment, parsed.
 struct Control {
     flags: u8,
     octowords: usize,
@@ -100,12 +99,12 @@ impl Control {
     }
 }
 
-/// Whether nobody may use the key after this work request, whatever else it changes.
+/// Returns whether the key is free after this work request.
 pub fn frees(control: &[u8; 48], context: &[u8; 64]) -> bool {
     Control::parse(control).sets(MASK_FREE) && Mkc::from_array(*context).free()
 }
 
-/// Whether a function of these capabilities cannot do what a work request asks for (Linux `umr_check_mkey_mask` and
+/// Returns whether a function with these capabilities cannot execute a work request (Linux `umr_check_mkey_mask` and
 /// `mlx5r_umr_can_load_pas`, drivers/infiniband/hw/mlx5/umr.c and umr.h).
 pub fn is_disabled(caps: &CmdHcaCap, control: &[u8; 48]) -> bool {
     let control = Control::parse(control);
@@ -114,19 +113,19 @@ pub fn is_disabled(caps: &CmdHcaCap, control: &[u8; 48]) -> bool {
         || control.offset > MAX_SHORT_OFFSET && !caps.umr_extended_translation_offset()
 }
 
-/// How a key's table changes.
+/// Change of a key's table.
 enum Change {
-    /// Pages from this one on.
+    /// New pages from this index on.
     Pages(usize, Vec<u64>),
-    /// The whole of it.
+    /// A new table.
     Whole(Translation),
 }
 
-/// Carries out a UMR work request. Tables may grow by `room` bytes.
+/// Executes a UMR work request. Tables may grow by `room` bytes.
 ///
 /// # Errors
 /// [`KeyError`]: no such key, one that no UMR may change, a domain that does not exist, or a translation that the key
-/// cannot have. The key is as before.
+/// cannot have. The key is then unchanged.
 pub fn apply(
     keys: &mut Table<Mkey>,
     pds: &mut Table<()>,
@@ -167,7 +166,7 @@ pub fn apply(
         (Some(Change::Pages(first, new)), Translation::Pages(table)) => {
             let end = first + new.len();
             if table.len() < end / 2 {
-                // Memory that nobody has written to takes none until then.
+                // Zeroed memory takes no pages until it is written.
                 let mut longer = vec![0; end];
                 longer[..table.len()].copy_from_slice(table);
                 *table = longer;
@@ -182,11 +181,10 @@ pub fn apply(
     Ok(())
 }
 
-/// The entries that the key's range reaches after the request, if it brings entries, moves the range or makes the key
-/// usable. Entries
-/// behind the range are padding, and are not looked at: Linux counts octowords by fours (`mlx5r_umr_get_xlt_octo`) and
-/// copies the entries it has into the work request (`set_reg_wr` in drivers/infiniband/hw/mlx5/wr.c), so what follows
-/// them is what the ring held before.
+/// Checks the entries that the key's range reaches after the request, if that carries entries, moves the range or
+/// makes the key usable. Entries behind the range are padding and not checked: Linux counts octowords by fours
+/// (`mlx5r_umr_get_xlt_octo`) and copies only the entries it has into the work request (`set_reg_wr` in
+/// drivers/infiniband/hw/mlx5/wr.c), so the bytes behind them are old contents of the ring.
 fn check_reached(
     keys: &Table<Mkey>,
     current: &Mkey,
@@ -216,7 +214,7 @@ fn check_reached(
     Ok(())
 }
 
-/// Whether this queue pair may change this key now.
+/// Checks that this queue pair may change this key now.
 fn permitted(mkey: &Mkey, control: &Control, request: &UmrRequest<'_>) -> Result<(), KeyError> {
     let (key, scope) = (request.key, request.scope);
     if !mkey.umr_enabled {
@@ -245,16 +243,16 @@ fn permitted(mkey: &Mkey, control: &Control, request: &UmrRequest<'_>) -> Result
     if control.sets(MASK_PAGE_SIZE) && !sizes.contains(&context.log_page_size()) {
         return Err(KeyError::Unsupported);
     }
-    // A key of every queue pair passes: rdma-core frees those of mlx5dv_create_mkey with this flag.
+    // A key for all queue pairs passes: rdma-core frees keys of mlx5dv_create_mkey with this flag.
     if control.flags & CHECK_QPN != 0 && mkey.qpn != ANY_QP && mkey.qpn != scope.qpn {
         return Err(KeyError::QueuePair { key });
     }
     Ok(())
 }
 
-/// Whether the request decides which memory is reached (Linux sets `fre` for its own queue pairs only,
-/// `_create_kernel_qp` in drivers/infiniband/hw/mlx5/qp.c; rdma-core's change keys of other keys: `set_bind_wr`,
-/// `umr_sg_list_create`).
+/// Returns whether the request changes the memory that is reached (Linux sets `fre` for its own queue pairs only,
+/// `_create_kernel_qp` in drivers/infiniband/hw/mlx5/qp.c; rdma-core changes only keys made of other keys:
+/// `set_bind_wr`, `umr_sg_list_create`).
 fn needs_fast_registration(mkey: &Mkey, control: &Control) -> bool {
     let has_entities = !matches!(mkey.translation, Translation::Keys(_));
     control.sets(MASK_PD)
@@ -262,7 +260,7 @@ fn needs_fast_registration(mkey: &Mkey, control: &Control) -> bool {
         || !mkey.is_indirect() && (control.octowords != 0 || control.mask & MASKS_OF_PAGES != 0)
 }
 
-/// The translation after the request, if it changes.
+/// Returns the translation after the request, if it changes.
 fn translation(
     keys: &Table<Mkey>,
     mkey: &Mkey,
@@ -348,8 +346,8 @@ fn klms(
     Ok(table)
 }
 
-/// A repeated block: strips of memory, taken in turn so often, each time a stride further (rdma-core
-/// `umr_strided_seg_create` in providers/mlx5/qp.c).
+/// Expands a repeated block: its strips of memory in turn, a number of times, each time advanced by their strides
+/// (rdma-core `umr_strided_seg_create` in providers/mlx5/qp.c).
 fn repeated(
     keys: &Table<Mkey>,
     block: &[u8; OCTOWORD],
@@ -380,7 +378,7 @@ fn repeated(
     Ok(table)
 }
 
-/// The first two dwords of an entry.
+/// Returns the first two dwords of an entry.
 const fn halves(entry: &[u8; OCTOWORD]) -> [u32; 2] {
     let [a, b, c, d, e, f, g, h, ..] = *entry;
     [
@@ -431,8 +429,7 @@ fn change(mkey: &mut Mkey, control: &Control, context: &Mkc) {
     }
 }
 
-/// SEND with Invalidate arrived: the key becomes free, if it allows that and belongs to the queue
-/// pair's domain.
+/// Frees a key for a peer's SEND with Invalidate, if the key permits that and belongs to the queue pair's domain.
 ///
 /// # Errors
 /// [`KeyError`]: the scope may not use the key; [`KeyError::Access`] if a peer may not invalidate it.
@@ -494,7 +491,7 @@ mod tests {
         }
     }
 
-    /// A region and a window; their keys.
+    /// Returns tables, and the keys of a region and a window.
     fn world() -> (Table<Mkey>, Table<()>, u32, u32) {
         let mut keys = Table::new("mkey", 0x100, 0x1ff, 64);
         let region = keys
@@ -512,7 +509,7 @@ mod tests {
         (keys, pds, region, window)
     }
 
-    /// Asks for nothing, on a queue pair that may register memory fast.
+    /// Returns a request that changes nothing, on a queue pair with `fre`.
     fn request<'a>(key: u32) -> UmrRequest<'a> {
         UmrRequest {
             key,
@@ -640,8 +637,8 @@ mod tests {
         assert!(matches!(&filled.translation, Translation::Pages(table) if table[0] == 0x7000));
     }
 
-    /// Linux registers 512 MiB of small pages in pieces, whose places a 16-bit offset does not reach
-    /// (`mlx5r_umr_update_offset`), where `umr_extended_translation_offset` is announced.
+    /// Linux registers 512 MiB of small pages in pieces, whose positions exceed a 16-bit offset
+    /// (`mlx5r_umr_update_offset`), where `umr_extended_translation_offset` is set.
     #[test]
     fn a_long_table_is_written_in_pieces_behind_each_other() {
         let mut keys = Table::new("mkey", 0x100, 0x1ff, 64);
@@ -675,7 +672,7 @@ mod tests {
 
     /// Linux `umr_check_mkey_mask` (drivers/infiniband/hw/mlx5/umr.c).
     #[test]
-    fn what_a_function_cannot_change_by_umr_is_known_by_its_capabilities() {
+    fn capabilities_tell_which_fields_a_umr_cannot_change() {
         let mut caps = CmdHcaCap::new();
         let [atomic, size] = [MASK_ATOMIC, MASK_PAGE_SIZE].map(|bit| control(0, 0, 1 << bit));
         assert!(!is_disabled(&caps, &atomic) && !is_disabled(&caps, &size));
@@ -686,7 +683,7 @@ mod tests {
         assert!(!is_disabled(&caps, &atomic) && is_disabled(&caps, &size));
     }
 
-    /// A program's queue pair may not, though the key is its own: the entities of a KSM key lie elsewhere then.
+    /// A program's queue pair may not, even for its own key: the entities of a KSM key would then lie elsewhere.
     #[test]
     fn the_entity_size_changes_with_fre_alone() {
         let (mut keys, mut pds, ..) = world();
@@ -746,7 +743,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bind_to_a_key_of_nobody_or_of_another_domain_changes_nothing() {
+    fn a_bind_to_a_missing_key_or_one_of_another_domain_changes_nothing() {
         let (mut keys, mut pds, region, window) = world();
         let missing = bind((&mut keys, &mut pds), window, 0x1_ff07, scope());
         assert_eq!(missing, Err(KeyError::Missing { key: 0x1_ff07 }));
@@ -760,7 +757,7 @@ mod tests {
         assert!(keys.get(window >> 8).unwrap().free);
     }
 
-    /// A free key is made with any entries, and a mask without a table leaves them.
+    /// A free key may be made with any entries, and a mask without a table leaves them unchanged.
     #[test]
     fn a_key_becomes_usable_only_if_what_its_range_reaches_is() {
         let (mut keys, mut pds, region, window) = world();
@@ -797,10 +794,11 @@ mod tests {
         }
     }
 
-    /// The second lap of a ring. Linux' request of one entry says four octowords (`ALIGN(bytes, 64) / 16`), and behind
-    /// the entry lies what the ring held: the control segment of an earlier request, then the beginning of a context.
+    /// Second lap of a ring. Linux' request of one entry counts four octowords (`ALIGN(bytes, 64) / 16`), and behind
+    /// the entry lie old contents of the ring: the control segment of an earlier request, then the beginning of a
+    /// context.
     #[test]
-    fn what_lies_behind_the_entries_of_a_range_is_not_looked_at() {
+    fn padding_behind_the_entries_of_a_range_is_not_checked() {
         /// Inline, for a free key, of four octowords; the mask of Linux' `frwr_mkey_mask`. By `set_reg_umr_seg` in
         /// drivers/infiniband/hw/mlx5/wr.c.
         const BEFORE: [u8; OCTOWORD] = [
@@ -813,7 +811,7 @@ mod tests {
             Translation::EqualKeys(Vec::new()),
         ] {
             let (mut keys, mut pds, region, window) = world();
-            // A key that the padding seems to name is not held either: its owner would not get rid of it.
+            // A key that the padding happens to name gets no reference either: its owner could not destroy it.
             let other = keys.create(mkey(Translation::Physical, false)).unwrap() << 8 | 7;
             keys.get_mut(window >> 8).unwrap().translation = kind;
             let mut entries = [0; 64];
@@ -838,7 +836,7 @@ mod tests {
             assert_eq!(register(&mut keys, 1), Ok(()));
             assert_eq!(keys.references(region >> 8), 1);
             assert_eq!(keys.references(other >> 8), 0);
-            // A later request that brings no entries, and has the range reach the padding.
+            // A later request without entries whose range reaches the padding.
             let mut context = Mkc::new();
             context.set_len(2 * u64::from(bytes));
             let longer = UmrRequest {
@@ -850,7 +848,7 @@ mod tests {
         }
     }
 
-    /// Its owner would not get rid of it.
+    /// A reference would keep its owner from destroying it.
     #[test]
     fn a_key_of_another_domain_is_not_held() {
         let (mut keys, mut pds, region, window) = world();
@@ -861,7 +859,7 @@ mod tests {
             va: 0,
         };
         let named = keys.get_mut(window >> 8).unwrap();
-        // As made by a command, which does not look at the owner of a key behind it.
+        // As made by a command, which does not check the owner of a key behind it.
         named.translation = Translation::Keys(Ranges::new(vec![entry]));
         named.free = false;
         let request = UmrRequest {
@@ -874,7 +872,7 @@ mod tests {
         assert_eq!(keys.references(region >> 8), 0);
     }
 
-    /// A key declares 2^32 octowords, and one entry at the end of them is written.
+    /// A key declares 2^32 octowords, and its last entry is written.
     #[test]
     fn a_table_grows_as_far_as_there_is_memory_for_the_functions_keys() {
         let (mut keys, mut pds, region, window) = world();

@@ -1,4 +1,4 @@
-//! The function as a queue pair sees it.
+//! The function's implementation of a queue pair's host.
 
 use crate::cq::Completed;
 use crate::env::Env;
@@ -18,9 +18,9 @@ use mlx_prm::{Cqe64, CqeOpcode, EventType};
 use rand::RngCore;
 use zerocopy::IntoBytes;
 
-/// Syndrome of a CQ error event: it had no room (PRM "CQ Error Event").
+/// Syndrome of a CQ error event: CQ overrun (PRM "CQ Error Event").
 const CQ_OVERRUN: u8 = 1;
-/// `umr_fence` of a function that keeps what follows a UMR behind it.
+/// `umr_fence` of a function that executes WQEs behind a UMR in order.
 const UMR_FENCE_NONE: u32 = 2;
 
 /// One queue pair's view of its function.
@@ -29,7 +29,7 @@ pub struct View<'a> {
     pub nic: &'a mut Nic,
     /// The world's part.
     pub env: &'a mut Env,
-    /// Who looks.
+    /// Number of the queue pair.
     pub qpn: u32,
 }
 
@@ -55,7 +55,7 @@ impl Nic {
         Some(result)
     }
 
-    /// Puts a queue pair back, and its work and timer into the world's queues.
+    /// Puts a queue pair back into its table, and its work and timer into the world's queues.
     fn settle(&mut self, env: &mut Env, qpn: u32, qp: Box<Qp>) {
         let Some(slot) = self.objects.qps.get_mut(qpn) else {
             return;
@@ -77,7 +77,7 @@ impl Nic {
         slot.qp = Some(qp);
     }
 
-    /// CQs that failed take the queues attached to them into ERR.
+    /// Moves the queues attached to failed CQs to ERR.
     #[inline]
     pub(crate) fn fail_attached(&mut self, env: &mut Env) {
         if !self.failed_cqs.is_empty() {
@@ -114,7 +114,7 @@ impl Nic {
 }
 
 impl View<'_> {
-    /// The pieces of an access, in a list that is given back afterwards.
+    /// Returns the pieces of an access, in a list that the caller returns afterwards.
     fn pieces(
         &mut self,
         key: u32,
@@ -134,7 +134,7 @@ impl View<'_> {
         pieces.clear();
         let (keys, rules) = (&self.nic.objects.mkeys, self.nic.key_rules());
         resolve(keys, rules, access, &mut pieces)?;
-        // Who reads gives memory with anything in it, all of which has to be written.
+        // A reader's buffer has arbitrary contents, all of which must be overwritten.
         let found: u64 = pieces.iter().map(|piece| piece.bytes).sum();
         if found != bytes {
             return Err(KeyError::Range { key, va, bytes });
@@ -142,10 +142,10 @@ impl View<'_> {
         Ok(pieces)
     }
 
-    /// Writes an entry, and what comes before it in one of 128 bytes.
+    /// Writes a CQE, and the first half of one of 128 bytes.
     fn write_entry(&mut self, cqn: u32, first: Option<&[u8; 64]>, mut cqe: Cqe64, solicited: bool) {
         let now = self.env.now;
-        // In an error entry the syndrome is where the others have the low half of the timestamp.
+        // In an error CQE the syndrome is in place of the low half of the timestamp.
         if !matches!(cqe.opcode(), CqeOpcode::REQ_ERR | CqeOpcode::RESP_ERR) {
             cqe.set_timestamp(device_ticks(
                 now,
@@ -361,8 +361,8 @@ impl Host for View<'_> {
     }
 
     fn driver_bug(&mut self, what: String) {
-        // A function that was cut off from memory cannot judge what is in it: a driver that stops its device for good
-        // does that while queues are at work (PCI, "Bus Master Enable").
+        // A function without DMA cannot check its queues in memory: a driver that stops its device for good does that
+        // while queues are at work (PCI, "Bus Master Enable").
         if !self.nic.iommu.bus_master() {
             self.env
                 .note(self.nic.index, format_args!("not a bus master: {what}"));
@@ -440,7 +440,7 @@ impl Host for View<'_> {
     }
 }
 
-/// For the log: without addresses.
+/// Returns the result for the log: without addresses.
 const fn outcome(done: &Result<(), KeyError>) -> &'static str {
     match done {
         Ok(()) => "ok",

@@ -1,22 +1,19 @@
 //! The world: functions, links, virtual time, and the loop that moves them.
 //!
-//! Everything that can happen waits in one of the world's queues, and [`World::step_now`] takes one
-//! thing from the first queue that has any: register writes in the order they were made, frames
-//! leaving ports, frames arriving inside a function, frames arriving over links, queue pairs with
-//! work, timers. Nothing else acts. A run is therefore a function of the seed and of what software
-//! did, and its log can be compared byte by byte.
+//! Everything that can happen waits in one of the world's queues, and [`World::step_now`] takes one item from the
+//! first queue that has any: events of cards, register writes in the order they were made, frames leaving ports,
+//! frames arriving inside a function, frames arriving over links, queue pairs with work, timers. Nothing else acts. A
+//! run is therefore a function of the seed and of software's actions, and its log can be compared byte by byte.
 //!
-//! [`World::run_until_idle`] may take several things at once where nothing can come between them: a packet that leaves
+//! [`World::run_until_idle`] may take several items at once where nothing can come between them: a packet that leaves
 //! while nothing else is to be done reaches the queue pair at the other end of a cable in one step, without being
-//! written as a frame. What comes of it is the same, and so is the log.
+//! written as a frame. The results and the log are the same.
 //!
-//! Time moves only when somebody waits or asks for it ([`World::wait_step`], `Sim::advance`,
-//! `Sim::step`), and only to the next moment at which something is due. In the inline drive every
-//! register write runs the world to idle before it returns, without moving time; in the stepped
-//! drive it only queues.
+//! Time moves only when a caller waits or asks for it ([`World::wait_step`], `Sim::advance`, `Sim::step`), and only
+//! to the next time at which something is due. In the inline drive every register write runs the world to idle before
+//! it returns, without moving time; in the stepped drive it is only queued.
 //!
-//! There is one lock, around the whole world. Code that holds it calls nothing outside but the
-//! eventfds of interrupts.
+//! There is one lock, around the whole world. Its holder calls nothing outside except the eventfds of interrupts.
 
 use crate::alarm::Watch;
 use crate::card::seat::{PHYSICAL, Place, Seat};
@@ -40,29 +37,29 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-mod straight;
+mod fast_path;
+mod routes;
 mod subnet;
-mod ways;
 
-use ways::Ways;
+use routes::RouteCache;
 
-/// Who moves the world.
+/// Way in which the world is moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Drive {
     /// A register write runs everything that follows from it at the current time.
     #[default]
     Inline,
-    /// A register write only queues; the test steps.
+    /// A register write is only queued; the test steps.
     Stepped,
 }
 
-/// A link, and what is at its ends.
+/// A link, with its two ends.
 struct Cable {
     link: Link,
     ends: [End; 2],
 }
 
-/// The side of a cable that an end of it is, and what is at the other.
+/// Returns the side of a cable at an end, and the other end.
 fn side_of(cable: &Cable, end: End) -> (LinkPort, End) {
     if cable.ends[0] == end {
         (LinkPort::A, cable.ends[1])
@@ -71,23 +68,23 @@ fn side_of(cable: &Cable, end: End) -> (LinkPort, End) {
     }
 }
 
-/// Frames that wait outside to be fetched; more are lost, as in a switch.
+/// Limit of frames that wait outside to be fetched; more are dropped, as in a switch.
 const OUTSIDE_FRAMES: usize = 4096;
-/// As many of them make queue pairs wait: those that were sent first are on the wire before more are made, and an
-/// acknowledgement is not behind megabytes of data.
+/// Number of waiting frames at which queue pairs wait: earlier frames reach the wire before more are made, and an
+/// acknowledgement is not queued behind megabytes of data.
 const EGRESS_FRAMES: usize = 64;
 
-/// Where a copy of a frame goes, and as what if not as it came.
+/// Destination of a copy of a frame, and its bytes if they are changed.
 type Outgoing = (Place, Option<Vec<u8>>);
 
-/// A capture of what passes on the wire.
+/// A capture of the frames on the wire.
 pub(crate) struct Tap {
     pub(crate) capture: Capture<Box<dyn Write + Send>>,
-    /// What the time of this world's origin is called.
+    /// Time of this world's origin in the file, in ns.
     pub(crate) origin: u64,
-    /// Each frame is written out at once.
+    /// True if each frame is written out at once.
     pub(crate) live: bool,
-    /// Of the functions, in their order: those that had frames, and those before them.
+    /// Interfaces of the functions, in their order, as far as they are described yet.
     interfaces: Vec<u32>,
 }
 
@@ -101,7 +98,7 @@ impl Tap {
         }
     }
 
-    /// Adds the functions that are not there yet.
+    /// Describes the functions that are not described yet.
     fn describe(&mut self, nics: &[Nic]) -> Result<(), CaptureError> {
         for nic in nics.iter().skip(self.interfaces.len()) {
             let Profile {
@@ -130,18 +127,16 @@ impl Tap {
     }
 }
 
-/// A world, for as long as nobody else has it. Who has it may change anything.
+/// Locks a world to change anything: cached routes are dropped.
 pub(crate) fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
     let mut world = lock_to_go_on(world);
-    world.ways.clear();
+    world.routes.clear();
     world
 }
 
-/// A world, for as long as nobody else has it, for who looks at it, has it go on, or rings a doorbell: the ways that
-/// frames go stay as they are.
+/// Locks a world to read it, to let it go on, or to write a doorbell: cached routes stay valid.
 pub(crate) fn lock_to_go_on(world: &Mutex<World>) -> MutexGuard<'_, World> {
-    // A panic while the lock was held is a bug of the simulator; its state is still the best there
-    // is for a report.
+    // A panic while the lock was held is a bug of the simulator; the state is still the best there is for a report.
     world.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -151,30 +146,30 @@ pub struct World {
     pub env: Env,
     /// The functions.
     pub nics: Vec<Nic>,
-    /// Who moves it.
+    /// Way in which it is moved.
     pub drive: Drive,
     cables: Vec<Cable>,
-    /// Frames that have left this world, by the card they came from.
+    /// Frames that have left this world, by their card.
     outside: BTreeMap<usize, VecDeque<Vec<u8>>>,
     tap: Option<Tap>,
     /// Switches, and the ports of cards on them.
     network: Option<Box<Network>>,
     /// Switches of InfiniBand.
     subnet: Vec<SubnetSwitch>,
-    /// Room for what begins to travel there.
+    /// Buffer for frames that begin to travel there.
     sent: Vec<Sent>,
-    /// Who is to be woken, and when not.
+    /// Alarm to ring when something becomes due.
     pub(crate) watch: Option<Watch>,
-    /// Where what comes from outside is recorded, if it is.
+    /// Recorder of inputs, if the world is recorded.
     pub(crate) tape: Option<Tape>,
-    /// The last frames that functions have sent, and how many are kept.
+    /// The last frames that functions have sent, and the number to keep.
     heard: (VecDeque<Vec<u8>>, usize),
-    /// Ways that frames have gone, as long as nothing happens but what the data path does.
-    pub(crate) ways: Ways,
+    /// Cached routes of frames, valid until something outside the data path happens.
+    pub(crate) routes: RouteCache,
 }
 
 impl World {
-    /// An empty world at time 0.
+    /// Returns an empty world at time 0.
     pub fn new(seed: u64, log: bool) -> Self {
         Self {
             env: Env::new(seed, log),
@@ -189,18 +184,19 @@ impl World {
             watch: None,
             tape: None,
             heard: (VecDeque::new(), 0),
-            ways: Ways::default(),
+            routes: RouteCache::default(),
         }
     }
 
-    /// Something comes from outside.
+    /// Records an input from outside.
     pub(crate) fn input(&mut self, record: impl FnOnce() -> Record) {
         if let Some(tape) = &self.tape {
             recorder::lock(tape).input(&mut self.env.log, record());
         }
     }
 
-    /// Somebody has the world run to idle, and says nothing else to it. One that is idle already stays as it is.
+    /// Records that a caller lets the world run to idle without any other input. A world that is idle already needs
+    /// no record.
     pub(crate) fn looked_at(&mut self) {
         if self.tape.is_some() && self.drive == Drive::Inline && !self.is_idle() {
             self.input(|| Record::Idle);
@@ -209,7 +205,7 @@ impl World {
 
     fn is_idle(&self) -> bool {
         let env = &self.env;
-        env.happenings.is_empty()
+        env.card_events.is_empty()
             && env.doorbells.is_empty()
             && env.frames.is_empty()
             && env.arrivals.is_empty()
@@ -217,18 +213,18 @@ impl World {
             && self.next_due().is_none_or(|due| due > env.now)
     }
 
-    /// From now on the last `frames` frames that functions send are kept.
+    /// Keeps the last `frames` frames that functions send from now on.
     pub fn overhear(&mut self, frames: usize) {
         self.env.seal();
         self.heard = (VecDeque::new(), frames);
     }
 
-    /// One of the frames kept, counted from the oldest.
+    /// Returns one of the kept frames, counted from the oldest.
     pub fn overheard(&self, at: usize) -> Option<&[u8]> {
         self.heard.0.get(at).map(Vec::as_slice)
     }
 
-    /// Lays a link between the cards of two functions; its number.
+    /// Connects the cards of two functions by a link; returns its number.
     pub fn connect(&mut self, a: usize, b: usize, faults: LinkFaults) -> usize {
         let seed = self.env.rng.next_u64();
         if faults.corrupts() {
@@ -245,8 +241,8 @@ impl World {
         self.cables.len() - 1
     }
 
-    /// Lays a link from the port of a function's card out of this world. Whether somebody is there is not known: the
-    /// carrier stays as it is.
+    /// Connects the port of a function's card to the outside. The presence of a peer is not known: the carrier stays
+    /// unchanged.
     pub fn connect_outside(&mut self, nic: usize, faults: LinkFaults) -> usize {
         let seed = self.env.rng.next_u64();
         let card = self.nics[nic].seat.card;
@@ -259,16 +255,16 @@ impl World {
         self.cables.len() - 1
     }
 
-    /// Whether frames of a function's card have left this world since they were last taken.
+    /// Returns whether frames of a function's card have left this world since they were last taken.
     pub fn has_outside(&self, nic: usize) -> bool {
         let left = self.outside.get(&self.nics[nic].seat.card);
         left.is_some_and(|left| !left.is_empty())
     }
 
-    /// Puts a switch into the world; its number.
+    /// Adds a switch; returns its number.
     ///
     /// # Errors
-    /// [`SwitchError`]: there can be no such switch.
+    /// [`SwitchError`]: such a switch is impossible.
     pub fn add_switch(&mut self, config: SwitchConfig) -> Result<usize, SwitchError> {
         config.check()?;
         self.input(|| Record::Switch(Box::new(config.clone())));
@@ -280,12 +276,12 @@ impl World {
         Ok(number)
     }
 
-    /// A switch, by its number.
+    /// Returns a switch by its number.
     pub fn switch_mut(&mut self, number: usize) -> Option<&mut Switch> {
         self.network.as_mut()?.switches.get_mut(number)
     }
 
-    /// Lays a link between two ends of which one is a switch's at least; its number.
+    /// Connects two ends, at least one of them a switch's, by a link; returns its number.
     ///
     /// # Errors
     /// [`NotConnected`].
@@ -339,15 +335,15 @@ impl World {
         Ok(self.cables.len() - 1)
     }
 
-    /// Frames that are on cables, if there are switches, which make many of one; frames that have arrived, and register
-    /// writes that wait.
+    /// Returns the number of frames on cables, if there are switches, which multiply frames; of frames that have
+    /// arrived; and of register writes that wait.
     pub fn under_way(&self) -> usize {
         let cables = self.cables.iter().filter(|_| self.network.is_some());
         let on_cables: usize = cables.map(|cable| cable.link.under_way()).sum();
         on_cables + self.env.arrivals.len() + self.env.doorbells.len()
     }
 
-    /// Bytes of all frames that are on cables, have arrived, or wait outside.
+    /// Returns the bytes of all frames that are on cables, have arrived, or wait outside.
     pub fn frame_bytes(&self) -> usize {
         let cables = self.cables.iter().map(|cable| cable.link.bytes());
         let arrivals = self.env.arrivals.iter().map(|(_, frame, _)| frame.len());
@@ -355,7 +351,7 @@ impl World {
         cables.chain(arrivals).chain(outside).sum()
     }
 
-    /// What begins to travel goes onto its cable.
+    /// Puts frames that begin to travel onto their cables.
     fn put_onto_cables(&mut self, mut sent: Vec<Sent>) {
         for (cable, side, out, frame) in sent.drain(..) {
             self.cables[cable].link.send(out, side, frame);
@@ -363,7 +359,7 @@ impl World {
         self.sent = sent;
     }
 
-    /// Does what is due at switches and at the ports of cards on them.
+    /// Runs everything due at switches and at the ports of cards on them. Returns false if nothing is.
     fn run_network(&mut self) -> bool {
         let now = self.env.now;
         let Some(network) = &mut self.network else {
@@ -378,10 +374,10 @@ impl World {
         true
     }
 
-    /// Frames of a function's card that have left this world since this was last asked, in exchange for the memory of
-    /// frames that are over.
+    /// Takes the frames of a function's card that have left this world since the last call, in exchange for buffers
+    /// to reuse.
     pub fn exchange_outside(&mut self, nic: usize, frames: &mut VecDeque<Vec<u8>>) {
-        frames.drain(..).for_each(|frame| self.env.over(frame));
+        frames.drain(..).for_each(|frame| self.env.recycle(frame));
         let card = self.nics[nic].seat.card;
         if let Some(left) = self.outside.get_mut(&card) {
             std::mem::swap(left, frames);
@@ -399,7 +395,7 @@ impl World {
         }
     }
 
-    /// Frames that were on links when somebody began to look at them have their ICRC, too.
+    /// Adds the ICRC to frames that were on links when frames became observable.
     fn seal_links(&mut self) {
         if self.env.seal_links() {
             for cable in &mut self.cables {
@@ -408,17 +404,17 @@ impl World {
         }
     }
 
-    /// Makes every link perfect.
+    /// Ends the faults of every link.
     pub fn heal(&mut self) {
         for cable in &mut self.cables {
             cable.link.heal();
         }
     }
 
-    /// From now on every frame goes to a capture, too.
+    /// Captures every frame from now on.
     ///
     /// # Errors
-    /// [`CaptureError`]: its writer refused the interfaces. There is no capture then.
+    /// [`CaptureError`]: its writer refused the interfaces. Then there is no capture.
     pub fn tap(&mut self, mut tap: Tap) -> Result<(), CaptureError> {
         self.env.seal();
         tap.describe(&self.nics)?;
@@ -434,21 +430,21 @@ impl World {
         self.tap.as_mut().map_or(Ok(()), |tap| tap.capture.flush())
     }
 
-    /// Does one thing that is due now. False if nothing is.
+    /// Runs one item that is due now. Returns false if there is none.
     pub fn step_now(&mut self) -> bool {
         self.step(false)
     }
 
-    /// Does one thing that is due now, or, `in_one_go`, several that nothing can come between.
+    /// Runs one item that is due now, or, `in_one_go`, several that nothing can come between.
     fn step(&mut self, in_one_go: bool) -> bool {
-        if let Some((nic, happening)) = self.env.happenings.pop_front() {
-            self.ways.clear();
-            self.subnet_hears(nic, happening);
-            self.nics[nic].happened(&mut self.env, happening);
+        if let Some((nic, card_event)) = self.env.card_events.pop_front() {
+            self.routes.clear();
+            self.pass_port_event(nic, card_event);
+            self.nics[nic].handle_card_event(&mut self.env, card_event);
         } else if let Some((nic, doorbell)) = self.env.doorbells.pop_front() {
             match doorbell {
                 Doorbell::Command(slots) => {
-                    self.ways.clear();
+                    self.routes.clear();
                     self.nics[nic].command_doorbell(&mut self.env, slots);
                 }
                 Doorbell::Uar {
@@ -461,18 +457,18 @@ impl World {
                     }
                 }
             }
-        } else if in_one_go && self.env.frames.len() == 1 && self.goes_straight() {
-            // It is where it was to go.
+        } else if in_one_go && self.env.frames.len() == 1 && self.pass_directly() {
+            // It has arrived.
         } else if let Some((nic, frame)) = self.env.frames.pop_front() {
             self.leave(nic, frame.into_bytes());
         } else if let Some((nic, frame, origin)) = self.env.arrivals.pop_front() {
             self.nics[nic].frame_received(&mut self.env, &frame, origin);
-            self.env.over(frame);
+            self.env.recycle(frame);
         } else if self.deliver() {
-            // What has arrived is taken in before queue pairs work on: a port does not wait for
-            // them, and a responder that answered in no time could never have too much to answer.
+            // Arrived frames are handled before queue pairs continue: a port does not wait for them, and a responder
+            // that answered in no time could never have too much to answer.
         } else if self.network.is_some() && self.run_network() {
-            // Likewise.
+            // The same holds for switches.
         } else if let Some((nic, qpn)) = self.next_runnable() {
             self.run_qp(nic, qpn);
         } else {
@@ -481,7 +477,7 @@ impl World {
         true
     }
 
-    /// The queue pair whose turn it is. Those of a function that has too much to send already wait.
+    /// Returns the next queue pair to run. Queue pairs whose card already has too much to send wait.
     fn next_runnable(&mut self) -> Option<(usize, u32)> {
         let may = |&(nic, qpn): &(usize, u32)| {
             let card = self.nics[nic].seat.card;
@@ -513,9 +509,9 @@ impl World {
         }
     }
 
-    /// A frame leaves a function: to where its card's switch sends it.
+    /// Forwards a frame of a function to the destinations on its card's switch.
     fn leave(&mut self, nic: usize, frame: Vec<u8>) {
-        // This one may be software's, and keeps the ICRC that it has.
+        // This frame may be software's, and keeps its ICRC.
         self.seal_links();
         let seat = self.nics[nic].seat;
         if !self.env.is_up(seat) {
@@ -560,12 +556,12 @@ impl World {
         if copies.iter().any(|&(to, _)| to != from) {
             port.transmitted.count(frame.len());
         }
-        for (to, copy) in dealt(frame, copies) {
+        for (to, copy) in into_copies(frame, copies) {
             self.put(nic, to, copy);
         }
     }
 
-    /// What a function has sent, at its way out of the switch.
+    /// Delivers a frame of a function at its destination on the switch.
     fn put(&mut self, nic: usize, to: Place, frame: Vec<u8>) {
         let seat = self.nics[nic].seat;
         match to {
@@ -578,7 +574,8 @@ impl World {
         }
     }
 
-    /// Where a frame goes that a card's switch sends to one place, as it came. `None` says nothing.
+    /// Returns the destination of a frame that a card's switch forwards unchanged to one place. `None` leaves the
+    /// decision to `forward`.
     fn passes(&self, seat: Seat, from: Place, frame: &[u8]) -> Option<Place> {
         let card = self.env.card(seat);
         let to = card.passes(from, frame)?;
@@ -592,8 +589,8 @@ impl World {
         Some(to)
     }
 
-    /// Where a card's switch sends a frame, and as what if not as it came. What it would have sent to vports that are
-    /// down, they count (Linux `esw/legacy.c` `mlx5_esw_query_vport_drop_stats`).
+    /// Returns the destinations of a frame on a card's switch, with its bytes where they are changed. Vports that are
+    /// down count the frames they would have received (Linux `esw/legacy.c` `mlx5_esw_query_vport_drop_stats`).
     fn forward(&mut self, seat: Seat, from: Place, frame: &[u8]) -> Result<Vec<Outgoing>, Lost> {
         let mut down = Vec::new();
         let copies = self.env.card(seat).forward(from, frame, &mut down);
@@ -611,7 +608,7 @@ impl World {
         copies
     }
 
-    /// An InfiniBand packet leaves: there is no switch in the card, what is addressed to us comes back.
+    /// Sends an InfiniBand packet: the card has no switch, and a packet to an own LID loops back.
     fn leave_for_subnet(&mut self, nic: usize, frame: Vec<u8>) {
         if !is_of_management_lane(&frame) && self.nics[nic].is_managed_only(&self.env) {
             self.nics[nic].count_drop(&mut self.env, "port not active");
@@ -627,7 +624,7 @@ impl World {
         self.onto_cable(nic, frame);
     }
 
-    /// A frame of a function leaves its card.
+    /// Puts a frame of a function onto its card's cable.
     fn onto_cable(&mut self, nic: usize, frame: Vec<u8>) {
         let (now, card) = (self.env.now, self.nics[nic].seat.card);
         let end = End::Card(card);
@@ -650,7 +647,7 @@ impl World {
         }
     }
 
-    /// A frame reaches a function from the switch.
+    /// Delivers a frame from the switch to a function.
     fn enter(&mut self, seat: Seat, frame: Vec<u8>) {
         let vport = self.env.vport_mut(seat);
         vport.port.received.count(frame.len());
@@ -658,7 +655,7 @@ impl World {
         self.env.arrives(function, frame);
     }
 
-    /// The earliest frame that has arrived over a link; among equal times the link laid first.
+    /// Delivers the earliest frame that has arrived over a link; among equal times that of the first link.
     fn deliver(&mut self) -> bool {
         self.seal_links();
         let now = self.env.now;
@@ -705,17 +702,18 @@ impl World {
         true
     }
 
-    /// A frame arrives at the port of a function's card from outside this world; other memory is left in its place.
+    /// Delivers a frame from outside this world to the port of a function's card; another buffer is left in its
+    /// place.
     pub fn arrive_from_outside(&mut self, nic: usize, frame: &mut Vec<u8>) {
         self.env.seal();
         self.capture(nic, frame);
-        // As long as it was: who takes frames in has room for the next one.
+        // A buffer of the same length, for the caller's next frame.
         let room = self.env.buffer(frame.len());
         let frame = std::mem::replace(frame, room);
         self.arrive(self.nics[nic].seat, frame);
     }
 
-    /// A control frame of a switch ends at the card's port.
+    /// Handles a control frame of a switch, which ends at the card's port. Returns false for other frames.
     fn is_control(&mut self, card: usize, frame: &[u8]) -> bool {
         let Some(network) = &mut self.network else {
             return false;
@@ -732,7 +730,7 @@ impl World {
         is
     }
 
-    /// Where a card's physical function sits.
+    /// Returns the position of a card's physical function.
     fn physical(&self, card: usize) -> Option<Seat> {
         let seat = Seat {
             card,
@@ -741,8 +739,7 @@ impl World {
         (card < self.env.cards.len()).then_some(seat)
     }
 
-    /// Writes a frame of a function to the capture, if there is one.
-    /// Whether frames are captured.
+    /// Returns whether frames are captured.
     pub fn is_tapped(&self) -> bool {
         self.tap.is_some()
     }
@@ -756,7 +753,7 @@ impl World {
         }
     }
 
-    /// A frame arrives at a card's port. What is lost there, the physical function counts.
+    /// Handles a frame that arrives at a card's port. The physical function counts frames lost there.
     fn arrive(&mut self, seat: Seat, frame: Vec<u8>) {
         let Some(physical) = self.physical(seat.card) else {
             return;
@@ -783,7 +780,7 @@ impl World {
                 return;
             }
         };
-        for (to, copy) in dealt(frame, copies) {
+        for (to, copy) in into_copies(frame, copies) {
             if let Place::Vport(vport) = to {
                 let card = seat.card;
                 self.enter(Seat { card, vport }, copy);
@@ -791,14 +788,14 @@ impl World {
         }
     }
 
-    /// The earliest timer that has run out.
+    /// Runs the earliest timer that has run out.
     fn timer(&mut self) -> bool {
         let now = self.env.now;
         if let Some((&key, &(nic, timer))) = self.env.timers.first_key_value()
             && key.0 <= now
         {
             self.env.timers.remove(&key);
-            self.ways.clear();
+            self.routes.clear();
             match timer {
                 Timer::Booted => self.nics[nic].tick(now),
                 Timer::Command(slot) => self.nics[nic].execute_command(&mut self.env, slot),
@@ -822,12 +819,12 @@ impl World {
         false
     }
 
-    /// Does everything that is due now.
+    /// Runs everything that is due now.
     pub fn run_until_idle(&mut self) {
         while self.step(true) {}
     }
 
-    /// After a register write: runs to idle if that is how the world is driven.
+    /// Runs to idle after a register write, in the inline drive.
     pub fn driven(&mut self) {
         if self.drive == Drive::Inline {
             self.run_until_idle();
@@ -840,7 +837,7 @@ impl World {
         }
     }
 
-    /// When something will be due next.
+    /// Returns the time of the next event.
     pub fn next_due(&self) -> Option<u64> {
         let timer = self.env.timers.first_key_value().map(|(key, _)| key.0);
         let qp_timer = self.env.qp_timers.first().map(|&(due, ..)| due);
@@ -866,8 +863,8 @@ impl World {
         }
     }
 
-    /// Does one thing, moving time to the next due moment if nothing is due now, but not beyond
-    /// `deadline`. False once the deadline is reached and nothing is due any more.
+    /// Runs one item, moving time to the next event if nothing is due now, but not beyond `deadline`. Returns false
+    /// once the deadline is reached and nothing is due any more.
     pub fn wait_step(&mut self, deadline: u64) -> bool {
         if self.step_now() {
             return true;
@@ -885,8 +882,8 @@ impl World {
     }
 }
 
-/// The copies of a frame; the last that is as it came is the frame itself.
-fn dealt(frame: Vec<u8>, copies: Vec<Outgoing>) -> impl Iterator<Item = (Place, Vec<u8>)> {
+/// Returns the copies of a frame; the last unchanged one is the frame itself, without a copy.
+fn into_copies(frame: Vec<u8>, copies: Vec<Outgoing>) -> impl Iterator<Item = (Place, Vec<u8>)> {
     let last = copies.iter().rposition(|(_, changed)| changed.is_none());
     let mut frame = Some(frame);
     let deal = move |(at, (to, changed)): (usize, Outgoing)| {
@@ -909,7 +906,7 @@ mod tests {
     use driver::SharedMemory;
 
     #[test]
-    fn the_queue_pairs_of_a_function_wait_while_too_much_of_what_it_sent_does() {
+    fn queue_pairs_of_a_function_wait_while_too_many_of_its_frames_do() {
         let (mut world, frame) = (World::new(1, false), vec![0; 60]);
         let profile = Profile::default();
         for index in [0, 1] {

@@ -17,16 +17,16 @@
 //! Vport 0 is the physical function, vports 1 to N are the virtual functions (Linux `include/linux/mlx5/vport.h`). A
 //! function that was added by itself is the physical function of a card of its own: there is one mechanism.
 //!
-//! What belongs to a port is split by who may forget it. A function-level reset empties the `Port` (lists,
-//! promiscuity, MTU, RoCE addresses). What the card's administrator said of a virtual function (address, GUID, trust,
-//! VLAN, link state) is the [`Vport`]'s, and outlives its resets.
+//! State of a port is split by what erases it. A function-level reset empties the `Port` (lists, promiscuity, MTU,
+//! RoCE addresses). The card administrator's settings of a virtual function (address, GUID, trust, VLAN, link state)
+//! are in the [`Vport`] and survive its resets.
 //!
-//! Who manages the virtual functions is decided by what is there. While the physical function's driver has an FDB of
-//! its own, its flow tables decide ([`Card::fdb`]), as Linux writes them. Otherwise the card makes the same rules
-//! itself from the lists, and [`SimCard::set_vf`](crate::SimCard::set_vf) says what `ip link set … vf` would.
+//! The virtual functions are managed in one of two ways. While the physical function's driver has an FDB of its own,
+//! its flow tables decide ([`Card::fdb`]), as Linux writes them. Otherwise the card makes the same rules itself from
+//! the lists, and [`SimCard::set_vf`](crate::SimCard::set_vf) stands for `ip link set … vf`.
 //!
-//! The state of a port is never set: it follows from what everybody asked for, and `Env::settle` tells the functions
-//! whose port has changed since they were last told.
+//! The state of a port is never set: it follows from the settings of administrator and drivers. `Env::settle`
+//! notifies the functions whose port has changed since their last notification.
 
 mod ports;
 mod qos;
@@ -47,31 +47,32 @@ pub use uplink::AdminState;
 use uplink::Uplink;
 pub use vport::{Interest, Life, LinkState, VfSettings, Vport};
 
-/// What no public source settles about a card, or what is its user's choice. The defaults are the strict side.
+/// Card behaviour that no public source settles, or that is its user's choice. The defaults are the strict side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardRules {
-    /// From light and an administrative state of up to a link. Real ones take a tenth of a second to ten; a card that
-    /// was cabled when it was switched on has trained before its first driver comes.
+    /// Time from light and an administrative state of up to a link. Real cards take a tenth of a second to ten; a
+    /// card that was cabled when it was switched on has trained before its first driver comes.
     pub link_training: Duration,
-    /// A change of a vport's lists that its manager had not armed for is told when it arms again. Linux reads the
-    /// lists before it arms (`eswitch.c` `esw_vport_change_handle_locked`), so one in between would be lost.
+    /// A change of a vport's lists while its manager was not armed is reported when the manager arms again. Linux
+    /// reads the lists before it arms (`eswitch.c` `esw_vport_change_handle_locked`), so a change in between would be
+    /// lost.
     pub remembers_changes: bool,
-    /// The factory address of the physical function comes in without an entry of the forwarding table.
+    /// The physical function's factory address is let in without an entry of the forwarding table.
     pub factory_address_passes: bool,
-    /// Unicast from the wire to addresses nobody announced comes in (firmware option UNKNOWN_UPLINK_MAC_FLOOD, off by
+    /// Unicast from the wire to unannounced addresses is let in (firmware option UNKNOWN_UPLINK_MAC_FLOOD, off by
     /// default).
     pub unknown_unicast_passes: bool,
     /// A function may write its own `permanent_address`. No known driver does.
     pub own_permanent_address: bool,
-    /// A vport's MTU loses frames that are longer. Linux writes it together with the port's (`en_main.c`
+    /// Frames longer than a vport's MTU are dropped. Linux writes it together with the port's (`en_main.c`
     /// `mlx5e_set_mtu`); that each vport drops is inferred.
     pub vport_mtu_limits: bool,
     /// Virtual functions stay in pre-initialization until the physical function's driver enables them.
     pub virtual_functions_wait: bool,
-    /// Pages that the firmware asks the physical function's driver for when it enables a virtual one. When real
-    /// firmware asks is not known; here the function boots once it has them. A reset of the function gives them back
-    /// (the commit that brought Linux' `release_all_pages` measures it by resetting four), and its next INIT_HCA waits
-    /// for new ones.
+    /// Pages that the firmware requests from the physical function's driver when that enables a virtual function.
+    /// When real firmware requests them is not known; here the function boots once it has them. A reset of the
+    /// function returns them (the commit that brought Linux' `release_all_pages` measures it by resetting four), and
+    /// its next INIT_HCA waits for new ones.
     pub virtual_function_pages: u16,
 }
 
@@ -90,19 +91,19 @@ impl Default for CardRules {
     }
 }
 
-/// How a card is made.
+/// Configuration of a new card.
 #[derive(Clone, Debug)]
 pub struct CardConfig {
     /// The physical function.
     pub physical: Profile,
-    /// How many virtual functions there are; each is the physical one's kind ([`Profile::virtual_function`]).
+    /// Number of virtual functions; each is of the physical one's kind ([`Profile::virtual_function`]).
     pub virtual_functions: u16,
-    /// The card's habits.
+    /// The card's behaviour.
     pub rules: CardRules,
 }
 
 impl CardConfig {
-    /// A card with a physical function of this kind and so many virtual ones.
+    /// Returns a card with this physical function and `virtual_functions` virtual ones.
     pub fn new(physical: Profile, virtual_functions: u16) -> Self {
         Self {
             physical,
@@ -111,7 +112,7 @@ impl CardConfig {
         }
     }
 
-    /// Gives the card other habits.
+    /// Replaces the card's behaviour.
     #[must_use]
     pub const fn with_rules(mut self, rules: CardRules) -> Self {
         self.rules = rules;
@@ -121,22 +122,22 @@ impl CardConfig {
 
 /// A card.
 pub struct Card {
-    /// Its habits.
+    /// Behaviour.
     pub rules: CardRules,
     /// The physical port.
     pub uplink: Uplink,
-    /// What the manager let in from the wire (SET_L2_TABLE_ENTRY), by index.
+    /// Unicast addresses let in from the wire (SET_L2_TABLE_ENTRY), by index.
     pub forwarding: BTreeMap<u32, [u8; 6]>,
-    /// The physical function may write the forwarding table; where it may not, as that of a BlueField seen from its
-    /// host, the card puts in what it lists.
+    /// True if the physical function may write the forwarding table. Where it may not, as on a BlueField seen from
+    /// its host, the card enters the addresses that the function lists.
     managed: bool,
-    /// The manager's rules; without a table in it the card makes them.
+    /// The manager's flow tables; while they are empty the card makes the rules.
     pub fdb: FlowTables,
     vports: Vec<Vport>,
 }
 
 impl Card {
-    /// A card without functions.
+    /// Returns a card without functions.
     pub fn new(physical: &Profile, rules: CardRules) -> Self {
         Self {
             rules,
@@ -148,7 +149,7 @@ impl Card {
         }
     }
 
-    /// The next function is put in: the first is the physical one. Its vport's number.
+    /// Adds the next function, the first of which is the physical one. Returns the number of its vport.
     pub fn add(&mut self, function: usize, profile: &Profile) -> u16 {
         let number = u16::try_from(self.vports.len()).unwrap_or(u16::MAX);
         let mut vport = Vport::new(number, function, profile);
@@ -159,22 +160,22 @@ impl Card {
         number
     }
 
-    /// A vport.
+    /// Returns a vport.
     pub fn vport(&self, number: u16) -> Option<&Vport> {
         self.vports.get(usize::from(number))
     }
 
-    /// A vport, to change it.
+    /// Returns a vport, to change it.
     pub fn vport_mut(&mut self, number: u16) -> Option<&mut Vport> {
         self.vports.get_mut(usize::from(number))
     }
 
-    /// All of them.
+    /// Returns all vports.
     pub fn vports(&self) -> &[Vport] {
         &self.vports
     }
 
-    /// A program manages the subnet of its InfiniBand ports.
+    /// Hands the subnet of the card's InfiniBand ports to a program, which manages it.
     pub fn unmanage(&mut self) {
         let ports = self.vports.iter_mut().map(|vport| &mut vport.port);
         ports
@@ -182,7 +183,7 @@ impl Card {
             .for_each(Subnet::unmanage);
     }
 
-    /// The manager's driver is gone, and its tables with it.
+    /// Clears the manager's tables: its driver is gone.
     pub fn forget_manager(&mut self) {
         self.fdb.clear();
         for vport in &mut self.vports {
@@ -191,8 +192,8 @@ impl Card {
         }
     }
 
-    /// Whether frames pass a vport. A virtual function's may be up while the wire is down: its neighbours on the card
-    /// can be reached (the netdev ABI's `IFLA_VF_LINK_STATE_ENABLE`).
+    /// Returns whether frames pass a vport. A virtual function's may be up while the wire is down: the other
+    /// functions of the card can be reached (the netdev ABI's `IFLA_VF_LINK_STATE_ENABLE`).
     pub fn is_up(&self, vport: &Vport) -> bool {
         match vport.settings.state {
             LinkState::Down => false,
@@ -202,33 +203,33 @@ impl Card {
     }
 }
 
-/// What a function's card has to tell its driver.
+/// An event of the card for a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Happening {
+pub enum CardEvent {
     /// The port came up or went down.
     Port {
-        /// Which.
+        /// True if the port came up.
         up: bool,
     },
-    /// A vport's driver changed what the manager had armed for.
+    /// A vport's driver changed something that the manager had armed for.
     VportChange {
-        /// Whose.
+        /// Number of the vport.
         vport: u16,
     },
     /// A virtual function was enabled or disabled by its manager.
     Enabled(bool),
-    /// To the manager: a virtual function was reset, and what memory its firmware held goes back.
-    Emptied {
-        /// Whose.
+    /// To the manager: a virtual function was reset, and its firmware returns its memory.
+    VfReset {
+        /// Number of its vport.
         vport: u16,
     },
     /// To the manager: the firmware of a virtual function needs its memory again.
-    Hungry {
-        /// Whose.
+    VfNeedsPages {
+        /// Number of its vport.
         vport: u16,
     },
-    /// To a virtual function: its manager gave what it needs, or said that it cannot.
-    Fed(bool),
-    /// To a virtual function: its manager gave it so many interrupt vectors.
+    /// To a virtual function: its manager gave the memory, or reported that it cannot.
+    PagesAnswered(bool),
+    /// To a virtual function: number of interrupt vectors its manager gave it.
     Vectors(u16),
 }

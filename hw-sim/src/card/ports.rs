@@ -1,21 +1,22 @@
-//! What functions ask of their cards, and what cards tell them: ports that come up, managers that want to know.
+//! Access of functions to their cards, and events of cards for functions: ports that come up, changes for the
+//! manager.
 
 use super::seat::{PHYSICAL, Seat};
-use super::{Card, Happening, Interest, Vport};
+use super::{Card, CardEvent, Interest, Vport};
 use crate::env::{Env, Timer, nanoseconds};
 use crate::port::Port;
 use crate::profile::Profile;
 
 impl Env {
-    /// The card a function sits on.
+    /// Returns the card a function sits on.
     ///
     /// # Panics
-    /// There is none: functions and their cards are made together.
+    /// Never: functions and their cards are made together.
     pub fn card(&self, seat: Seat) -> &Card {
         &self.cards[seat.card]
     }
 
-    /// The card a function sits on, to change it; [`Env::settle`] tells whom it concerns.
+    /// Returns the card a function sits on, to change it; [`Env::settle`] notifies the functions concerned.
     ///
     /// # Panics
     /// As [`Env::card`].
@@ -23,15 +24,16 @@ impl Env {
         &mut self.cards[seat.card]
     }
 
-    /// A function's vport.
+    /// Returns a function's vport.
     ///
     /// # Panics
-    /// There is none: functions and their vports are made together, and whoever names another's looks first.
+    /// Never: functions and their vports are made together, and a caller that names another function's vport checks
+    /// first.
     pub fn vport(&self, seat: Seat) -> &Vport {
         &self.cards[seat.card].vports[usize::from(seat.vport)]
     }
 
-    /// A function's vport, to change it.
+    /// Returns a function's vport, to change it.
     ///
     /// # Panics
     /// As [`Env::vport`].
@@ -39,22 +41,22 @@ impl Env {
         &mut self.cards[seat.card].vports[usize::from(seat.vport)]
     }
 
-    /// What a function itself keeps of its port.
+    /// Returns the part of the port's state that the function itself keeps.
     pub fn port(&self, seat: Seat) -> &Port {
         &self.vport(seat).port
     }
 
-    /// What a function itself keeps of its port, to change it.
+    /// Returns the part of the port's state that the function itself keeps, to change it.
     pub fn port_mut(&mut self, seat: Seat) -> &mut Port {
         &mut self.vport_mut(seat).port
     }
 
-    /// Whether frames pass a function's port.
+    /// Returns whether frames pass a function's port.
     pub fn is_up(&self, seat: Seat) -> bool {
         self.card(seat).is_up(self.vport(seat))
     }
 
-    /// A function was reset: what it kept of its port is gone.
+    /// Erases a reset function's state of its port.
     pub fn reset_port(&mut self, seat: Seat, profile: &Profile) {
         let card = self.card_mut(seat);
         if !seat.is_virtual() {
@@ -64,15 +66,15 @@ impl Env {
         }
         let vport = self.vport_mut(seat);
         let listed = vport.reset(profile);
-        // Its next driver asks for the state; no event is owed.
+        // No event is due: the next driver queries the state.
         let up = self.is_up(seat);
-        self.vport_mut(seat).told_up = up;
+        self.vport_mut(seat).reported_up = up;
         if listed {
             self.vport_changed(seat, Interest::LISTS);
         }
     }
 
-    /// Something that the state of ports follows from has changed: training begins or ends, functions are told.
+    /// Re-evaluates the state of the card's ports after a change: training begins or ends, functions are notified.
     pub fn settle(&mut self, seat: Seat) {
         let (now, manager) = (self.now, self.subnet_manager);
         let card = self.card_mut(seat);
@@ -81,38 +83,38 @@ impl Env {
         let states: Vec<bool> = card.vports.iter().map(|vport| card.is_up(vport)).collect();
         let mut changed = Vec::new();
         for (vport, up) in card.vports.iter_mut().zip(states) {
-            if vport.told_up != up {
-                vport.told_up = up;
+            if vport.reported_up != up {
+                vport.reported_up = up;
                 if let Some(subnet) = &mut vport.port.subnet {
                     subnet.link_changed(manager);
                 }
-                changed.push((vport.function, Happening::Port { up }));
+                changed.push((vport.function, CardEvent::Port { up }));
             }
         }
         let physical = card.vports.first().map(|vport| vport.function);
-        self.happenings.extend(changed);
+        self.card_events.extend(changed);
         if let (Some(due), Some(function)) = (due, physical) {
             self.schedule(due, function, Timer::Trained);
         }
     }
 
-    /// The manager's function, by its place in the world.
+    /// Returns the manager's function, by its index in the world.
     pub fn manager(&self, seat: Seat) -> Option<usize> {
         self.card(seat).vport(PHYSICAL).map(|vport| vport.function)
     }
 
-    /// The manager arms for changes of a vport. It is told at once of one it has not seen.
+    /// Arms the manager for changes of a vport. A change that it has missed is reported at once.
     pub fn arm(&mut self, seat: Seat, what: Interest) {
         let manager = self.card(seat).vport(PHYSICAL).map(|vport| vport.function);
         if self.vport_mut(seat).arm(what)
             && let Some(manager) = manager
         {
-            self.happenings
-                .push_back((manager, Happening::VportChange { vport: seat.vport }));
+            self.card_events
+                .push_back((manager, CardEvent::VportChange { vport: seat.vport }));
         }
     }
 
-    /// A driver changed what the manager may want to know of its vport.
+    /// Notes that a driver changed something of its vport, and notifies a manager armed for it.
     pub fn vport_changed(&mut self, seat: Seat, what: Interest) {
         let card = self.card_mut(seat);
         let remembers = card.rules.remembers_changes;
@@ -120,8 +122,8 @@ impl Env {
         if self.vport_mut(seat).change(what, remembers)
             && let Some(manager) = manager
         {
-            self.happenings
-                .push_back((manager, Happening::VportChange { vport: seat.vport }));
+            self.card_events
+                .push_back((manager, CardEvent::VportChange { vport: seat.vport }));
         }
     }
 }

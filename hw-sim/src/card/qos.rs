@@ -1,7 +1,7 @@
-//! What the physical function's driver has a port do with priorities and congestion.
+//! Settings of a port for priorities and congestion, made for the physical function's host.
 //!
-//! It is set from outside of the world, and the registers and commands that tell of it say it as it was set. A port on
-//! a [switch](crate::switch) does it, too; one on a bare wire, where no queue ever fills, has nothing to do.
+//! They are set from outside of the world, and registers and commands report them as set. A port on a
+//! [switch](crate::switch) applies them, too; on a bare wire, where no queue ever fills, they have no effect.
 
 use std::time::Duration;
 
@@ -16,31 +16,32 @@ use crate::switch::{Classes, stored};
 /// priority.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortQos {
-    /// Pause frames of the whole port are sent; and obeyed (register PFCC).
+    /// Pause frames of the whole port (register PFCC): sent; obeyed.
     pub pause: (bool, bool),
-    /// Priorities that are paused, a bit each, as they are sent; and obeyed.
+    /// Paused priorities, a bit each: sent; obeyed.
     pub paused_priorities: (u8, u8),
-    /// By what the port goes (register QPTS).
+    /// Trusted bits of a frame (register QPTS).
     #[serde(with = "stored::trust")]
     pub trust: TrustState,
     /// The priority of each code point (register QPDPM).
     #[serde(with = "stored::code_points")]
     pub priorities: [u8; 64],
-    /// Priorities in which a sender slows down that is told of congestion; and in which it is told (QUERY_CONG_STATUS).
+    /// Priorities of congestion control (QUERY_CONG_STATUS), a bit each: those in which a notified sender slows down;
+    /// those in which a receiver notifies.
     pub congestion: (u8, u8),
-    /// Code point and priority of what tells it (QUERY_CONG_PARAMS).
+    /// Code point and priority of notifications (QUERY_CONG_PARAMS).
     pub cnp: (u8, u8),
-    /// A receiver tells the sender of a queue pair's packets so often at most.
+    /// Smallest time between two notifications of a receiver to a queue pair's sender.
     pub cnp_interval: Duration,
-    /// How a sender slows down and recovers.
+    /// Parameters of a sender's slowdown and recovery.
     pub reaction: Reaction,
 }
 
 impl PortQos {
-    /// Whether registers and commands can tell of it.
+    /// Checks that registers and commands can report the settings.
     ///
     /// # Errors
-    /// In words: what has no place in them.
+    /// In words: the setting that they cannot report.
     pub fn check(&self) -> Result<(), String> {
         if !matches!(self.trust, TrustState::PCP | TrustState::DSCP) {
             return Err(format!("a port goes by no {:?}", self.trust));
@@ -56,7 +57,7 @@ impl PortQos {
         Ok(())
     }
 
-    /// How the port knows the priority of a frame.
+    /// Returns the port's mapping of frames to priorities.
     pub(crate) fn classes(&self) -> Classes {
         Classes {
             trust: self.trust,
@@ -65,27 +66,27 @@ impl PortQos {
     }
 }
 
-/// Pauses of one priority that a port was asked for.
+/// Pauses of one priority that the peer requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PauseCounters {
-    /// Frames that named it, the end of a pause among them.
+    /// Frames that named the priority, including those that end a pause.
     pub received: u64,
-    /// How long it was silent for them, or will have been when the last pause ends by itself.
+    /// Time it was paused, including the rest of the last pause, in ns.
     pub silent_ns: u64,
-    /// How often it fell silent or went on because of one.
+    /// Number of times it was paused or resumed.
     pub transitions: u64,
 }
 
-/// What a port has counted about congestion (QUERY_CONG_STATISTICS).
+/// Counters of a port about congestion (QUERY_CONG_STATISTICS).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CongestionCounters {
     /// Marked packets of queue pairs that were received.
     pub marked_received: u64,
     /// Notifications sent.
     pub cnps_sent: u64,
-    /// Notifications received, and a queue pair slowed down.
+    /// Notifications received that slowed a queue pair down.
     pub cnps_handled: u64,
-    /// Notifications received to which nobody reacts.
+    /// Notifications received without effect.
     pub cnps_ignored: u64,
 }
 

@@ -1,25 +1,25 @@
-//! Places: where a function sits, and the sides of a switch.
+//! Positions: where a function sits, and the sides of a switch.
 
 /// The physical function's vport.
 pub const PHYSICAL: u16 = 0;
 
-/// Where a function sits.
+/// Position of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Seat {
-    /// The card, by its place in the world.
+    /// Index of the card in the world.
     pub card: usize,
-    /// Its vport.
+    /// Number of its vport on the card.
     pub vport: u16,
 }
 
 impl Seat {
-    /// Whether it is a virtual function's.
+    /// Returns whether the function is virtual.
     pub const fn is_virtual(self) -> bool {
         self.vport != PHYSICAL
     }
 }
 
-/// The wire, as flow tables number it (Linux `MLX5_VPORT_UPLINK`).
+/// The wire's number in flow tables (Linux `MLX5_VPORT_UPLINK`).
 pub const WIRE: u16 = 0xffff;
 
 /// A side of the switch.

@@ -1,4 +1,4 @@
-//! The e-switch: where a frame goes.
+//! The e-switch: which ports a frame is forwarded to.
 //!
 //! ```text
 //!   a vport sends:   state, MTU -> spoof check -> tag in  --.                   .-> tag out -> state, MTU -> function
@@ -17,13 +17,14 @@
 //! | else, from a vport | the wire | the device's miss |
 //! | else, from the wire | the physical function | the device's miss |
 //!
-//! Promiscuity without trust changes nothing (`esw_update_vport_rx_mode`). Nothing goes back to the wire it came from,
-//! and to its sender only what that lets come back. RoCE frames are frames: an address in the RoCE address table alone
-//! makes no rule.
+//! Promiscuity without trust has no effect (`esw_update_vport_rx_mode`). A frame from the wire never returns to it; a
+//! frame returns to its sending vport only if that has loopback on. RoCE frames follow the same rules: an address in
+//! the RoCE address table alone makes no rule.
 //!
 //! The forwarding table (MPFS) stands between the wire and the rules, for unicast. The physical function's driver
-//! writes its own addresses into it (`lib/mpfs.c`, called by `en_fs.c`); those of the virtual functions whoever makes
-//! their rules. A promiscuous vport opens it.
+//! writes its own addresses into it (`lib/mpfs.c`, called by `en_fs.c`). The addresses of the virtual functions are
+//! written by whichever makes their rules, the manager's driver or the card. A promiscuous vport opens the table to
+//! all addresses.
 
 use super::Card;
 use super::seat::{PHYSICAL, Place, WIRE};
@@ -34,24 +35,24 @@ use crate::wire::frame::{CUSTOMER_TAG, Headers, TAG_BYTES, is_roce};
 use mlx_prm::flow_action::{VLAN_POP, VLAN_PUSH};
 use std::borrow::Cow;
 
-/// Where the type of a frame, or of its first tag, stands.
+/// Offset of the EtherType, or of the first tag's.
 const TYPE: usize = 12;
-/// The one kind of promiscuity that the switch's rules know, and all-multicast.
+/// Index of all-multicast in the vport's promiscuity; with `ALL`, the only kinds the rules use.
 const ALL_MULTICAST: usize = 1;
 const ALL: usize = 2;
-/// Why a frame goes nowhere.
+/// Reason for which a frame is dropped.
 pub type Lost = &'static str;
-/// It came to a port that is down.
+/// The frame arrived at a port that is down.
 const PORT_DOWN: Lost = "port down";
 
-/// A copy of a frame on its way out of the switch.
+/// A copy of a frame on its way out of the switch, with its destination.
 pub type Copy<'f> = (Place, Cow<'f, [u8]>);
 
 impl Card {
-    /// Where a frame goes, and as what. The vports that would have had it, but are down, are added to `down`.
-    ///
+    /// Returns the destinations of a frame, and the frame as each receives it. Adds to `down` the vports that would
+    /// have received it, but are down.
     /// # Errors
-    /// Nowhere: what lost the frame, or its last copy.
+    /// The reason why the frame, or its last copy, was dropped.
     pub fn forward<'f>(
         &self,
         from: Place,
@@ -64,7 +65,7 @@ impl Card {
         };
         let &dst = frame.first_chunk().ok_or("truncated")?;
         let mut copies = Vec::new();
-        let mut lost = "for nobody";
+        let mut lost = "no receiver";
         for to in self.decide(from, dst, &frame) {
             match self.leaves(from, to, &frame) {
                 Ok(copy) => copies.push((to, copy)),
@@ -82,8 +83,8 @@ impl Card {
         Ok(copies)
     }
 
-    /// Where a frame goes that goes to one place, and as it came: what [`Card::forward`] says of nearly all, without a
-    /// list. `None` says nothing.
+    /// Returns the destination of a frame that goes to one place unchanged. This covers nearly all frames of
+    /// [`Card::forward`], without a list. `None` leaves the decision to `forward`.
     pub fn passes(&self, from: Place, frame: &[u8]) -> Option<Place> {
         let &dst = frame.first_chunk()?;
         if dst[0] & 1 != 0 || self.fdb.root().is_some() {
@@ -115,7 +116,7 @@ impl Card {
         }
     }
 
-    /// Whether a vport lets a frame pass, and does not change it.
+    /// Returns whether a vport lets a frame pass unchanged.
     fn is_clear(&self, vport: &Vport, frame: &[u8]) -> bool {
         vport.settings.vlan.is_none()
             && vport.ingress.root().is_none()
@@ -124,7 +125,7 @@ impl Card {
             && !(self.rules.vport_mtu_limits && frame.len() > vport.port.longest_frame())
     }
 
-    /// Whether all that becomes of a frame is that its sender receives it.
+    /// Returns whether the sender is the only receiver of a frame.
     pub fn turns_around(&self, number: u16, frame: &[u8]) -> bool {
         let from = Place::Vport(number);
         if let Some(to) = self.passes(from, frame) {
@@ -134,7 +135,7 @@ impl Card {
             .is_ok_and(|copies| matches!(copies[..], [(to, _)] if to == Place::Vport(number)))
     }
 
-    /// A vport's frame, as it is inside the switch.
+    /// Returns a vport's frame as it is inside the switch.
     fn enters<'f>(&self, number: u16, frame: &'f [u8]) -> Result<Cow<'f, [u8]>, Lost> {
         let vport = self.vport(number).ok_or("no such vport")?;
         if !self.is_up(vport) {
@@ -166,7 +167,7 @@ impl Card {
         Ok(Cow::Owned(put_tag(frame, control)))
     }
 
-    /// A frame from the wire that the port and the forwarding table let in.
+    /// Returns a frame from the wire if the port and the forwarding table let it in.
     fn comes_in<'f>(&self, frame: &'f [u8]) -> Result<Cow<'f, [u8]>, Lost> {
         if !self.uplink.is_up() {
             return Err(PORT_DOWN);
@@ -176,14 +177,14 @@ impl Card {
         }
         let &dst: &[u8; 6] = frame.first_chunk().ok_or("truncated")?;
         if dst[0] & 1 == 0 && !self.is_announced(dst) {
-            return Err("address nobody announced");
+            return Err("unannounced address");
         }
         Ok(Cow::Borrowed(frame))
     }
 
-    /// Whether unicast to an address comes in from the wire.
+    /// Returns whether unicast to an address is let in from the wire.
     fn is_announced(&self, dst: [u8; 6]) -> bool {
-        // Who writes rules of his own writes this table, too.
+        // A manager that writes its own rules writes this table, too.
         let made_here = |vport: &Vport| match vport.number {
             PHYSICAL => !self.managed,
             _ => self.fdb.root().is_none(),
@@ -197,7 +198,7 @@ impl Card {
                 && self.vport(PHYSICAL).is_some_and(|vport| vport.mac() == dst)
     }
 
-    /// Whom the manager's tables name, or else the card's own rules.
+    /// Returns the destinations by the manager's tables, or else by the card's own rules.
     fn decide(&self, from: Place, dst: [u8; 6], frame: &[u8]) -> Vec<Place> {
         if self.fdb.root().is_none() {
             return self.rules(from, dst);
@@ -206,7 +207,7 @@ impl Card {
         named.unwrap_or_else(|| vec![missed(from)])
     }
 
-    /// Whom the rules name, in order; with the sender, if it is among them.
+    /// Returns the destinations by the card's rules, in order; the sender may be among them.
     fn rules(&self, from: Place, dst: [u8; 6]) -> Vec<Place> {
         let those = |wanted: &dyn Fn(&Vport) -> bool| -> Vec<Place> {
             let running = self.vports().iter().filter(|vport| vport.is_running());
@@ -237,7 +238,7 @@ impl Card {
         named
     }
 
-    /// A copy on its way to a side, as it arrives there.
+    /// Returns a copy as it arrives at its destination.
     fn leaves<'f>(
         &self,
         from: Place,
@@ -245,7 +246,7 @@ impl Card {
         frame: &Cow<'f, [u8]>,
     ) -> Result<Cow<'f, [u8]>, Lost> {
         let number = match to {
-            Place::Wire if from == Place::Wire => return Err("for nobody"),
+            Place::Wire if from == Place::Wire => return Err("no receiver"),
             Place::Wire if !self.uplink.is_up() => return Err(PORT_DOWN),
             Place::Wire if frame.len() > self.uplink.longest_frame() => {
                 return Err("larger than the MTU");
@@ -277,7 +278,7 @@ impl Card {
     }
 }
 
-/// Where a frame goes that no rule names.
+/// Returns the destination of a frame that no rule matches.
 const fn missed(from: Place) -> Place {
     match from {
         Place::Wire => Place::Vport(PHYSICAL),
@@ -285,7 +286,7 @@ const fn missed(from: Place) -> Place {
     }
 }
 
-/// A frame as flow tables compare it, with where it comes from.
+/// Returns a frame as flow tables compare it, with its source.
 fn pattern(from: Place, frame: &[u8]) -> Option<Pattern> {
     let source = match from {
         Place::Vport(number) => number,
@@ -295,8 +296,8 @@ fn pattern(from: Place, frame: &[u8]) -> Option<Pattern> {
     Some(Pattern::of_headers(&headers).from(u64::from(source)))
 }
 
-/// The entry of an access list that lets a frame pass; none where there is no list, or it does not know the frame,
-/// which then passes as well.
+/// Returns the entry of an access list that lets a frame pass. Without a list, and for a frame that matches no entry,
+/// it is `None`, and the frame passes as well.
 fn access<'t>(list: &'t FlowTables, from: Place, frame: &[u8]) -> Result<Option<&'t Entry>, Lost> {
     if list.root().is_none() {
         return Ok(None);
@@ -308,7 +309,7 @@ fn access<'t>(list: &'t FlowTables, from: Place, frame: &[u8]) -> Result<Option<
     Ok(entry)
 }
 
-/// A frame with a tag.
+/// Returns the frame with a VLAN tag inserted.
 fn put_tag(frame: &[u8], control: u16) -> Vec<u8> {
     let at = TYPE.min(frame.len());
     let mut tagged = frame[..at].to_vec();
@@ -318,27 +319,27 @@ fn put_tag(frame: &[u8], control: u16) -> Vec<u8> {
     tagged
 }
 
-/// A frame without the tag it has.
+/// Returns the frame without its VLAN tag.
 fn take_tag(frame: &[u8]) -> Vec<u8> {
     let mut bare = frame[..TYPE].to_vec();
     bare.extend_from_slice(&frame[TYPE + TAG_BYTES..]);
     bare
 }
 
-/// Whether promiscuity of a kind does anything: the vport has it, and may.
+/// Returns whether promiscuity of a kind has effect: the vport has asked for it and is trusted.
 fn has_effect(vport: &Vport, kind: usize) -> bool {
     vport.is_running() && vport.is_trusted() && vport.port.promiscuous[kind]
 }
 
-/// Whether a function's own frame comes back to it. Of multicast, copies come back behind the port, by its receive
-/// queues' choice. Loopback of unicast can be turned off, but not that of RoCE, see
+/// Returns whether the switch returns a function's own frame to it. Copies of multicast return behind the port
+/// instead, chosen by its receive queues. Loopback of unicast can be turned off, but not that of RoCE, see
 /// [`Port::loopback_off`](crate::port::Port::loopback_off).
 fn comes_back(vport: &Vport, frame: &[u8]) -> bool {
     let unicast = frame.first().is_some_and(|first| first & 1 == 0);
     unicast && (!vport.port.loopback_off[0] || is_roce(frame))
 }
 
-/// The tag of a frame: priority and VLAN.
+/// Returns the tag of a frame: priority and VLAN.
 fn tag_of(frame: &[u8]) -> Option<u16> {
     let tag: &[u8; TAG_BYTES] = frame.get(TYPE..)?.first_chunk()?;
     let &[a, b, c, d] = tag;

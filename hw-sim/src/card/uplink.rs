@@ -14,10 +14,10 @@ use super::{CongestionCounters, PauseCounters, PortQos};
 use crate::port::{ETHERNET_OVERHEAD, FCS_BYTES};
 use crate::profile::Profile;
 
-/// Bytes the port's MTU is after a reset, header, tag and check sequence included.
+/// The port's MTU after a reset, in bytes, header, tag and check sequence included.
 const USUAL_MTU: u16 = 1500 + ETHERNET_OVERHEAD;
 
-/// What register PTYS says: 100 Gb/s.
+/// Rate that register PTYS reports: 100 Gb/s.
 const USUAL_RATE: u64 = 100_000_000_000;
 
 /// Administrative state (register PAOS).
@@ -29,43 +29,43 @@ pub enum AdminState {
     Down,
 }
 
-/// Where the link is on its way up.
+/// Progress of link training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Training {
-    /// There is nothing to train.
+    /// No light, or administratively down.
     Idle,
-    /// It will be up at this time.
+    /// Training until this virtual time, in ns.
     Until(u64),
-    /// It is up.
+    /// Trained: the link is up.
     Done,
 }
 
 /// The physical port of a card.
 #[derive(Clone, Debug)]
 pub struct Uplink {
-    /// What the physical function's driver asked for by register.
+    /// Administrative state that the physical function's driver set by register.
     pub admin: AdminState,
-    /// What it asked for the switch's side of the wire (MODIFY_VPORT_STATE, op_mod 2).
+    /// State it set for the switch's side of the wire (MODIFY_VPORT_STATE, op_mod 2).
     pub switch_state: LinkState,
-    /// Whether there is light on the fibre.
+    /// True if there is light on the fibre.
     pub light: bool,
-    /// Frames that may pass, bytes, Ethernet header, VLAN tag and check sequence included.
+    /// Longest frame that may pass, in bytes, Ethernet header, VLAN tag and check sequence included.
     pub mtu: u16,
-    /// What it does with priorities and about congestion.
+    /// Settings for priorities and congestion.
     pub qos: PortQos,
-    /// What the host has said of that: a driver's changes are gone with its reset.
+    /// Those settings as the host made them; a reset of the driver returns to them.
     qos_of_host: PortQos,
-    /// Pauses it was asked for, by priority.
+    /// Pauses requested by the peer, by priority.
     pub pauses: [PauseCounters; 8],
-    /// What it met of congestion.
+    /// Congestion counters.
     pub congestion: CongestionCounters,
-    /// Its rate on a switch, bits each second.
+    /// Rate on a switch, in bits per second.
     pub rate_bps: u64,
     training: Training,
 }
 
 impl Uplink {
-    /// The port at power-on.
+    /// Returns the port at power-on.
     pub fn new(physical: &Profile) -> Self {
         let light = physical.carrier_without_link;
         Self {
@@ -86,31 +86,31 @@ impl Uplink {
         }
     }
 
-    /// The host says what it does with priorities and about congestion.
+    /// Sets the host's settings for priorities and congestion.
     pub fn set_qos(&mut self, qos: PortQos) {
         self.qos_of_host = qos.clone();
         self.qos = qos;
     }
 
-    /// The physical function was reset: its driver's MTU and parameters of congestion are gone, the administrative
-    /// state stays.
+    /// Resets the port with the physical function: its driver's MTU and congestion parameters are gone, the
+    /// administrative state stays.
     pub fn reset(&mut self) {
         self.mtu = USUAL_MTU;
         self.qos = self.qos_of_host.clone();
         self.switch_state = LinkState::Follow;
     }
 
-    /// Whether frames pass.
+    /// Returns whether frames pass.
     pub fn is_up(&self) -> bool {
         self.training == Training::Done && self.switch_state != LinkState::Down
     }
 
-    /// Longest frame that passes, in bytes without a check sequence, which no frame here has.
+    /// Returns the longest frame that passes, in bytes without a check sequence, which frames here do not have.
     pub fn longest_frame(&self) -> usize {
         usize::from(self.mtu.saturating_sub(FCS_BYTES))
     }
 
-    /// Lets training begin or end; when it will be over, if it began now.
+    /// Begins or ends training. Returns the time at which training that began now will end.
     pub fn settle(&mut self, now: u64, training: u64) -> Option<u64> {
         let wanted = self.light && self.admin == AdminState::Up;
         self.training = match self.training {
@@ -134,7 +134,7 @@ mod tests {
     const TRAINING: u64 = 2_000_000_000;
 
     #[test]
-    fn a_port_is_up_when_everybody_agrees() {
+    fn a_port_is_up_when_light_and_administrative_state_are() {
         let mut uplink = Uplink::new(&Profile::default());
         assert!(uplink.is_up());
         uplink.admin = AdminState::Down;
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_comes_back_trains_and_one_that_goes_is_gone_at_once() {
+    fn a_link_trains_before_it_is_up_and_goes_down_at_once() {
         let mut uplink = Uplink::new(&Profile::default());
         uplink.admin = AdminState::Down;
         assert_eq!(uplink.settle(5, TRAINING), None);

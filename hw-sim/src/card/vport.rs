@@ -1,4 +1,4 @@
-//! What the switch knows of a function's port, and what the card's administrator says of it.
+//! State of a function's port on the switch, with the card administrator's settings.
 
 use crate::eth::flow::FlowTables;
 use crate::port::Port;
@@ -13,15 +13,15 @@ use std::ops::{BitAnd, BitOr};
 pub enum LinkState {
     /// No frame passes.
     Down,
-    /// Up, whatever the wire is.
+    /// Up, whatever the state of the wire.
     Up,
-    /// As the wire is.
+    /// Follows the wire.
     #[default]
     Follow,
 }
 
 impl LinkState {
-    /// As a command codes it.
+    /// Returns the state for a command's code.
     pub const fn of(code: u32) -> Option<Self> {
         match code {
             0 => Some(Self::Down),
@@ -31,7 +31,7 @@ impl LinkState {
         }
     }
 
-    /// As a command codes it.
+    /// Returns a command's code for the state.
     pub const fn code(self) -> u32 {
         match self {
             Self::Down => 0,
@@ -41,23 +41,23 @@ impl LinkState {
     }
 }
 
-/// What `ip link set … vf N` says of a virtual function.
+/// Settings of a virtual function by `ip link set … vf N`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VfSettings {
-    /// Its MAC address; without one its driver invents one.
+    /// MAC address; without one the function's driver invents one.
     pub mac: Option<[u8; 6]>,
-    /// It may be promiscuous.
+    /// The function may be promiscuous.
     pub trust: bool,
-    /// What it sends comes from its MAC address, or nowhere. Without an address it is mute (Linux warns of it:
+    /// Frames from other than its MAC address are dropped. Without an address it cannot send (Linux warns of it:
     /// `eswitch.c` `mlx5_eswitch_set_vport_spoofchk`).
     pub spoof_check: bool,
-    /// The switch puts this tag on what it sends, and takes it off what it receives (VST).
+    /// VLAN tag that the switch puts on its frames, and takes off those sent to it (VST).
     pub vlan: Option<Vlan>,
-    /// Its link.
+    /// Link state.
     pub state: LinkState,
 }
 
-/// What of a vport's context may change: bits of the NIC vport context's dword at 0x04.
+/// Parts of a vport's context that may change: bits of the NIC vport context's dword at 0x04.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interest(pub u8);
 
@@ -72,10 +72,10 @@ impl Interest {
     pub const PROMISCUITY: Self = Self(1 << 3);
     /// MTU.
     pub const MTU: Self = Self(1 << 4);
-    /// What the switch's rules are made of.
+    /// The parts that the switch's rules are made of.
     pub const LISTS: Self = Self(0b1011);
 
-    /// Whether there is none.
+    /// Returns whether no part is set.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -97,45 +97,45 @@ impl BitOr for Interest {
     }
 }
 
-/// What a virtual function's manager has made of it.
+/// State of a virtual function, as its manager has set it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
     /// Not enabled: it waits in pre-initialization.
     Disabled,
-    /// Enabled, and its memory is still to come from the manager.
-    Starving,
-    /// It boots and runs.
+    /// Enabled, and waiting for memory from the manager.
+    WaitingForPages,
+    /// Booting or running.
     Running,
 }
 
 /// A vport.
 pub struct Vport {
-    /// Its number.
+    /// Number on the card.
     pub number: u16,
-    /// The function behind it, by its place in the world.
+    /// The function behind it, by its index in the world.
     pub function: usize,
-    /// What the function keeps of its port, until it is reset.
+    /// The part of its state that the function keeps, until it is reset.
     pub port: Port,
-    /// What the administrator says. A physical function trusts itself.
+    /// The administrator's settings. A physical function trusts itself.
     pub settings: VfSettings,
     /// GUIDs: system image, port, node.
     pub guids: [u64; 3],
-    /// What the function could do at most, for its manager to ask.
+    /// Maximum capabilities of the function, which its manager can query.
     pub capabilities: CmdHcaCap,
-    /// What the manager has made of it.
+    /// State, as its manager has set it.
     pub life: Life,
-    /// Its memory went back to the manager when it was reset.
-    pub hungry: bool,
-    /// Its driver has enabled it.
+    /// True if its memory was returned to the manager by a reset.
+    pub needs_pages: bool,
+    /// True if its driver has enabled it.
     pub driven: bool,
-    /// Access list of what it sends.
+    /// Access list of the frames it sends.
     pub ingress: FlowTables,
-    /// Access list of what it is sent.
+    /// Access list of the frames sent to it.
     pub egress: FlowTables,
-    /// Frames lost since it was down: received, transmitted.
+    /// Frames lost while the vport was down: received, transmitted.
     pub lost_while_down: [u64; 2],
-    /// What the function was last told of its port.
-    pub told_up: bool,
+    /// Port state last reported to the function.
+    pub reported_up: bool,
     armed: Interest,
     missed: Interest,
 }
@@ -150,12 +150,12 @@ impl Vport {
             guids: [0; 3],
             capabilities: profile.general.max.clone(),
             life: Life::Running,
-            hungry: false,
+            needs_pages: false,
             driven: false,
             ingress: FlowTables::new(),
             egress: FlowTables::new(),
             lost_while_down: [0; 2],
-            told_up: false,
+            reported_up: false,
             armed: Interest::default(),
             missed: Interest::default(),
         };
@@ -164,7 +164,8 @@ impl Vport {
         vport
     }
 
-    /// What the factory gave. A virtual function has no address and no GUID of its own; the system image is the card's.
+    /// Sets the factory's identifiers. A virtual function has no address and no GUID of its own; the system image is
+    /// the card's.
     fn identify(&mut self, profile: &Profile) {
         if self.number == super::seat::PHYSICAL {
             self.settings.mac = Some(profile.mac);
@@ -174,13 +175,13 @@ impl Vport {
         }
     }
 
-    /// Its permanent address; zero if it has none.
+    /// Returns the permanent address; zero if there is none.
     pub fn mac(&self) -> [u8; 6] {
         self.settings.mac.unwrap_or_default()
     }
 
-    /// The function was reset: its part of the port is forgotten, what the administrator said is not. Whether there was
-    /// something in it that the manager's rules may be made of.
+    /// Resets the function's part of the port; the administrator's settings stay. Returns whether there was something
+    /// in it that the manager's rules may be made of.
     pub(super) fn reset(&mut self, profile: &Profile) -> bool {
         let listed = self.port.is_listed();
         self.driven = false;
@@ -192,8 +193,7 @@ impl Vport {
         listed
     }
 
-    /// The manager arms: it is told of one change of these. True if it is to be told at once, of a change it has not
-    /// seen.
+    /// Arms the manager for one change of `what`. Returns true if a change it has missed is to be reported at once.
     pub fn arm(&mut self, what: Interest) -> bool {
         self.armed = what;
         let missed = self.missed & what;
@@ -205,12 +205,13 @@ impl Vport {
         true
     }
 
-    /// What the manager is armed for.
+    /// Returns the parts that the manager is armed for.
     pub const fn armed(&self) -> Interest {
         self.armed
     }
 
-    /// Its driver changed something. True if the manager is to be told; then it has to arm again.
+    /// Notes that its driver changed something. Returns true if the manager is to be notified; it then has to arm
+    /// again.
     pub(super) fn change(&mut self, what: Interest, remember: bool) -> bool {
         if (self.armed & what).is_empty() {
             if remember {
@@ -222,7 +223,7 @@ impl Vport {
         true
     }
 
-    /// The administrator says something new. The node's GUID follows the address, as Linux has it (`eswitch.c`
+    /// Sets the administrator's settings. The node's GUID follows the address, as in Linux (`eswitch.c`
     /// `node_guid_gen_from_mac`: the local bit is not flipped).
     pub fn set(&mut self, settings: VfSettings) {
         if settings.mac != self.settings.mac {
@@ -233,12 +234,12 @@ impl Vport {
         self.settings = settings;
     }
 
-    /// Whether the switch knows it.
+    /// Returns whether the switch forwards for it.
     pub fn is_running(&self) -> bool {
         self.life == Life::Running
     }
 
-    /// Whether promiscuity has effect.
+    /// Returns whether promiscuity has effect.
     pub const fn is_trusted(&self) -> bool {
         self.settings.trust
     }
@@ -254,7 +255,7 @@ mod tests {
 
     /// Linux `eswitch.c` `arm_vport_context_events_cmd` arms again after each event.
     #[test]
-    fn an_armed_manager_is_told_once() {
+    fn an_armed_manager_is_notified_once() {
         let mut vport = vport();
         assert!(!vport.change(Interest::UNICAST, true), "nobody armed");
         assert!(vport.arm(Interest::LISTS), "the change it has not seen");

@@ -1,8 +1,8 @@
 //! ACCESS_REG: port and management registers.
 //!
 //! Input and output carry the whole register image behind their 16 bytes. A register the function
-//! does not have is refused as a bad parameter. What changes the port sends its event after the
-//! answer.
+//! A register the function does not have is refused as a bad parameter. A write that changes the port sends its event
+//! after the answer.
 
 use super::{Cmd, Outcome, Refusal, module, port_counters, refuse};
 use crate::card::AdminState;
@@ -31,7 +31,7 @@ const VIRTUAL_LANES: u8 = 1;
 /// MCQS `identifier` and `component_status`.
 const BOOT_IMAGE: u32 = 1;
 const IN_USE: u32 = 2;
-/// MCQI `info_type`: the version, so many bytes behind the register's own.
+/// MCQI `info_type`: the version, and the bytes it takes behind the register's own.
 const INFO_VERSION: u32 = 1;
 const VERSION_BYTES: u32 = 0x7c;
 const MCQI_HEADER: usize = 0x18;
@@ -77,10 +77,10 @@ fn access(
         RegisterId::PFCC if cmd.nic.profile.port_type == PortType::Ethernet => {
             pfcc(cmd, image, read)
         }
-        // By priorities the port goes as its physical function says, which does not tell others.
+        // Only a physical function has these registers: its settings govern the port's priorities.
         RegisterId::QPTS if has_priorities(cmd) => qpts(cmd, image, read),
         RegisterId::QPDPM if has_priorities(cmd) => qpdpm(cmd, image, read),
-        // The cage is the physical function's.
+        // The cage belongs to the physical function.
         RegisterId::PMLP if !cmd.nic.seat.is_virtual() => module::pmlp(image, read),
         RegisterId::MCIA if !cmd.nic.seat.is_virtual() => module::mcia(cmd, image, read),
         RegisterId::NODE_DESC => node_description(cmd, image, read),
@@ -101,7 +101,7 @@ fn access(
     }
 }
 
-/// The register's image, of at least its size.
+/// Returns the register's image, of at least its size.
 pub(super) fn image_of<T: Layout>(image: &[u8]) -> Result<T, Refusal> {
     let Ok((register, _)) = T::read_from_prefix(image) else {
         return Err(refuse!(
@@ -156,7 +156,7 @@ fn pmtu(cmd: &mut Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal>
         if !(MIN_MTU..=most).contains(&wanted) {
             return Err(refuse!(BAD_PARAM, "port MTU", "{wanted}"));
         }
-        // A virtual function's is taken, and the port stays as it is ([`Profile::virtual_function`]).
+        // A virtual function's write is accepted without effect ([`Profile::virtual_function`]).
         if !cmd.nic.seat.is_virtual() {
             let uplink = &mut cmd.env.card_mut(cmd.nic.seat).uplink;
             uplink.mtu = u16::try_from(wanted).unwrap_or(u16::MAX);
@@ -225,7 +225,7 @@ fn ptys(cmd: &Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
                 .set_ib_proto_admin(IB_EDR);
             out.set_ib_link_width_oper(IB_4X).set_ib_proto_oper(IB_EDR);
         }
-        // The other link layer: nothing is possible.
+        // The other link layer: no mode is possible.
         (PROTO_ETHERNET | PROTO_INFINIBAND, _) => {}
         (other, _) => return Err(refuse!(BAD_PARAM, "protocol mask", "{other}")),
     }
@@ -250,11 +250,10 @@ fn ppcnt(cmd: &Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
     Ok(out.as_bytes().to_vec())
 }
 
-/// Pauses are as they were set from outside until the physical function's driver sets them. A write leaves what its
-/// masks name: the whole port's pause by a bit that is set, priorities by bits that are not (Linux
+/// Pauses are as set from outside until the physical function's driver sets them. The masks of a write select what it
+/// leaves unchanged: the whole port's pause by a bit that is set, priorities by bits that are not (Linux
 /// `mlx5_set_port_pause`, `mlx5_set_port_pfc` and `mlx5_set_port_stall_watermark` in
-/// drivers/net/ethernet/mellanox/mlx5/core/port.c). Of a virtual function a write is taken, and the port stays as it
-/// is.
+/// drivers/net/ethernet/mellanox/mlx5/core/port.c). A virtual function's write is accepted without effect.
 fn pfcc(cmd: &mut Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
     let register: Pfcc = image_of(image)?;
     own_port(register.local_port())?;
@@ -297,7 +296,7 @@ fn pfcc(cmd: &mut Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal>
     Ok(out.as_bytes().to_vec())
 }
 
-/// Priorities after a write of those in the mask.
+/// Returns the priorities after a write of those in the mask.
 fn masked(before: u8, after: u32, mask: u32) -> u8 {
     // CAST: fields of eight bits.
     let [after, mask] = [after, mask].map(|field| u8::try_from(field).unwrap_or(0));
@@ -357,7 +356,7 @@ fn pvlc(image: &[u8]) -> Result<Vec<u8>, Refusal> {
     Ok(out)
 }
 
-/// Registers that describe cannot be written.
+/// Refuses a write of a descriptive register.
 fn only_read(read: bool) -> Result<(), Refusal> {
     if !read {
         return Err(refuse!(BAD_OP, "register cannot be written"));
@@ -365,7 +364,7 @@ fn only_read(read: bool) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Of the management registers, those of the firmware's version exist.
+/// The existing management registers are those of the firmware's version.
 fn mcam(image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
     only_read(read)?;
     let register: Mcam = image_of(image)?;
@@ -399,7 +398,7 @@ fn component(index: u32) -> Result<(), Refusal> {
 
 fn mcqi(cmd: &Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
     only_read(read)?;
-    // Its first 0x18 bytes ask; the data comes back.
+    // The first 0x18 bytes are the request; the data follows in the answer.
     let mut asked = Mcqi::new();
     let bytes = image.len().min(Mcqi::SIZE);
     asked.as_mut_bytes()[..bytes].copy_from_slice(&image[..bytes]);

@@ -1,14 +1,14 @@
 //! Capability pages: queried as maximum or as current, set before INIT_HCA.
 //!
-//! A page that is set replaces the current one. Firmware takes a change of few fields only: those that some stock
-//! driver writes are in `WRITABLE`; a change of any other is refused, also one below its maximum, and so is a value
-//! above it. What no field names must come back as it was given. Two pages are special: of the atomic page only the
-//! endianness mode is taken, because drivers send the rest as zeros and firmware accepts that; and of the general page
-//! `roce` may only change if `roce_rw_supported` says so.
+//! A page that is set replaces the current one. Firmware accepts changes of few fields only: those that some stock
+//! driver writes are in `WRITABLE`. A change of any other is refused, even below its maximum, and so is a value above
+//! the maximum. Bits that no field names must stay as they were queried. Two pages are special. Of the atomic page
+//! only the endianness mode is used, because drivers send the rest as zeros and firmware accepts that. Of the general
+//! page `roce` may only change if `roce_rw_supported` is set.
 
 use super::function::{own_turn, virtual_function};
 use super::{Cmd, Outcome, Refusal, output, refuse};
-use crate::card::Happening;
+use crate::card::CardEvent;
 use crate::card::seat::{PHYSICAL, Seat};
 use crate::nic::Stage;
 use crate::profile::Page;
@@ -92,7 +92,8 @@ pub(super) fn query_hca_cap(cmd: &mut Cmd<'_>) -> Outcome {
             profile.eswitch_flow_table.as_bytes().to_vec()
         }
         CapType::ESWITCH if caps.general.eswitch_manager() => profile.eswitch.as_bytes().to_vec(),
-        // There is none. Inferred: a device that has the page says so there; rdma-core's tests look nowhere else.
+        // The function has none. Inferred: a device that has the page reports it there; rdma-core's tests look
+        // nowhere else.
         CapType::DEV_MEM | CapType::QOS if caps.general.log_max_uctx() > 0 => Vec::new(),
         _ => {
             return Err(refuse!(
@@ -112,7 +113,7 @@ fn page_output(page: &[u8]) -> Outcome {
     output(&out)
 }
 
-/// What a virtual function could do, for its manager. Linux asks for the maximum only (`vport.c`
+/// Returns the capabilities of a virtual function to its manager. Linux asks for the maximum only (`vport.c`
 /// `mlx5_vport_get_other_func_cap`).
 fn other_function(cmd: &Cmd<'_>, seat: Seat, kind: CapType, current: bool) -> Outcome {
     if kind != CapType::GENERAL || current {
@@ -204,9 +205,9 @@ pub(super) fn set_hca_cap(cmd: &mut Cmd<'_>) -> Outcome {
     output(&SetHcaCapOut::new())
 }
 
-/// The manager gives a virtual function so many interrupt vectors: the whole maximum page comes back, with another
-/// `dynamic_msix_table_size` (Linux `pci_irq.c` `mlx5_set_msix_vec_count`). That an exhausted pool, and a function that
-/// has a driver, are refused is inferred.
+/// Sets the number of interrupt vectors of a virtual function for its manager. The manager sends the whole maximum
+/// page back, with another `dynamic_msix_table_size` (Linux `pci_irq.c` `mlx5_set_msix_vec_count`). Inferred: an
+/// exhausted pool, and a function that has a driver, are refused.
 fn set_other_function(cmd: &mut Cmd<'_>, seat: Seat, bytes: &[u8; 0x1000]) -> Outcome {
     let own = &cmd.nic.profile.general.max;
     let pool = own.num_total_dynamic_vf_msix();
@@ -263,13 +264,13 @@ fn set_other_function(cmd: &mut Cmd<'_>, seat: Seat, bytes: &[u8; 0x1000]) -> Ou
     // CAST: twelve bits.
     let vectors = u16::try_from(vectors).unwrap_or(u16::MAX);
     cmd.env
-        .happenings
-        .push_back((function, Happening::Vectors(vectors)));
+        .card_events
+        .push_back((function, CardEvent::Vectors(vectors)));
     output(&SetHcaCapOut::new())
 }
 
-/// The function a command is about: this one, or a virtual one of the card for its manager. Their numbers are those of
-/// their vports.
+/// Returns the function a command names: this one, or for the card's manager a virtual one. A function's number is
+/// that of its vport.
 fn named_function(cmd: &Cmd<'_>, other: bool, function_id: u32) -> Result<Seat, Refusal> {
     if !other && function_id == 0 {
         return Ok(cmd.nic.seat);
@@ -283,7 +284,7 @@ fn kind_of(cmd: &Cmd<'_>) -> Result<CapType, Refusal> {
         .map_err(|_| refuse!(BAD_OP, "capability type"))
 }
 
-/// The page to be set, if all that changes may be.
+/// Returns the page to be set, if all its changes are permitted.
 fn settable<T: Layout>(
     kind: CapType,
     bytes: &[u8; 0x1000],
@@ -309,7 +310,7 @@ fn settable<T: Layout>(
     Ok(wanted)
 }
 
-/// The structure at the beginning of a page; the rest of it must come back as it was given.
+/// Returns the structure at the beginning of a page; the rest must be as it was queried.
 fn first_part<T: Layout>(page: &[u8; 0x1000], rest: &[u8]) -> Result<T, Refusal> {
     let given = page[T::SIZE..].iter();
     let kept = rest.iter().chain(std::iter::repeat(&0));
@@ -325,14 +326,14 @@ fn first_part<T: Layout>(page: &[u8; 0x1000], rest: &[u8]) -> Result<T, Refusal>
         .map_err(|_| refuse!(BAD_INPUT_LEN, "capability page"))
 }
 
-/// The fields in which two pages differ.
+/// Returns the fields in which two pages differ.
 fn changed<'a, T: Layout>(new: &'a T, now: &'a T) -> impl Iterator<Item = &'static Field> + 'a {
     T::FIELDS
         .iter()
         .filter(|field| field.value(new.as_bytes()) != field.value(now.as_bytes()))
 }
 
-/// No changed field above its maximum, and no bit changed that no field names.
+/// Refuses a changed field above its maximum, and a changed bit that no field names.
 fn within<T: Layout>(page: &T, max: &T, current: &T) -> Result<(), Refusal> {
     let unnamed = |page: &T| -> Vec<u8> {
         let named = page.reencode();

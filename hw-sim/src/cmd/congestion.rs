@@ -1,9 +1,9 @@
-//! QUERY_CONG_STATUS, QUERY_CONG_PARAMS and QUERY_CONG_STATISTICS: what the device does against congestion, and what it
-//! has counted of it. They need `cc_query_allowed`,
-//! which a virtual function has where its physical one's firmware lets it.
+//! QUERY_CONG_STATUS, QUERY_CONG_PARAMS and QUERY_CONG_STATISTICS: the device's settings against congestion, and its
+//! counters. They need `cc_query_allowed`, which a virtual function has if its physical function's firmware permits
+//! it.
 //!
-//! MODIFY_CONG_PARAMS changes what a port does, for all that is told of congestion from then on. It needs
-//! `cc_modify_allowed`, and is the physical function's.
+//! MODIFY_CONG_PARAMS changes how a port reacts to congestion from then on. It needs `cc_modify_allowed`, and belongs
+//! to the physical function.
 
 use super::{Cmd, Outcome, Refusal, output, refuse};
 use mlx_prm::{
@@ -69,7 +69,7 @@ pub(super) fn query_cong_params(cmd: &mut Cmd<'_>) -> Outcome {
             }
         }
         CongProtocol::R_ROCE_ECN_RP => {
-            if let Ok(bytes) = qos.reaction.told().as_bytes().try_into() {
+            if let Ok(bytes) = qos.reaction.reported().as_bytes().try_into() {
                 out.set_congestion_parameters(bytes);
             }
         }
@@ -116,7 +116,7 @@ pub(super) fn modify_cong_params(cmd: &mut Cmd<'_>) -> Outcome {
                 return Err(refuse!(BAD_PARAM, "cnp_prio_mode", "1"));
             }
             let (dscp, priority) = (told.cnp_dscp(), told.cnp_802p_prio());
-            // CAST: of six bits and of three.
+            // CAST: fields of six bits and of three.
             #[expect(clippy::cast_possible_truncation, reason = "six bits and three")]
             let (dscp, priority) = (dscp as u8, priority as u8);
             if has(NpField::MIN_TIME_BETWEEN_CNPS) {

@@ -1,4 +1,4 @@
-//! What a function was asked for and what not, among all that there is.
+//! Coverage of a function: which of all commands and registers it was asked for.
 
 use super::opcodes;
 use crate::report::FunctionReport;
@@ -6,8 +6,9 @@ use mlx_prm::{Opcode, RegisterId};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl FunctionReport {
-    /// What was asked of the function and how it answered, a line each: `command` or `register`, number, name, times
-    /// asked, times refused, and for commands why, each reason once. Commands that nobody asked for are there too.
+    /// Returns the commands and registers asked of the function and the results, a line each: `command` or
+    /// `register`, number, name, times asked, times refused, and for commands each reason once. Commands that were
+    /// never asked are listed, too.
     ///
     /// ```text
     /// command 0x0500 CREATE_QP asked 12 refused 0

@@ -19,10 +19,10 @@ const SELECT_PERIOD_MODE: u32 = 16;
 /// op_mod 1: new size, page offset, page size, all three at once.
 const SELECT_RESIZE: u32 = 7;
 const OP_MOD_RESIZE: u32 = 1;
-/// Entries of 64 bytes in places of 128, for machines whose cache lines are that long; with `cqe_128_always`.
+/// Entries of 64 bytes at a stride of 128, for machines with cache lines of 128 bytes; with `cqe_128_always`.
 const CQE_SZ_PADDED: u32 = 2;
 
-/// The ring a context describes, and the page list behind it or the user memory: number and offset.
+/// Returns the ring a context describes, in the page list behind it or in user memory, given by number and offset.
 fn ring(
     cmd: &Cmd<'_>,
     context: &Cqc,

@@ -11,7 +11,7 @@ use zerocopy::IntoBytes;
 /// Status of an EQ that could not be written.
 const STATUS_WRITE_FAILURE: u32 = 0xa;
 
-/// Event types the function knows; optional ones of other devices are not among them.
+/// Event types the function has; optional ones of other devices are missing.
 const EVENTS: [EventType; 15] = [
     EventType::PATH_MIG,
     EventType::COMM_EST,

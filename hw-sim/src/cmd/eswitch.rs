@@ -1,4 +1,4 @@
-//! Commands of whoever manages the e-switch: the port's forwarding table, and VLAN tags of vports.
+//! Commands of the e-switch manager: the port's forwarding table, and VLAN tags of vports.
 
 use super::vport::{mac_of, named_vport, set_mac};
 use super::{Cmd, Outcome, Refusal, output, refuse};
@@ -9,12 +9,12 @@ use mlx_prm::{
     SetL2TableEntryIn, SetL2TableEntryOut,
 };
 
-/// `vport_cvlan_insert`: none, on frames that have no tag, on all.
+/// `vport_cvlan_insert`: never, on untagged frames, on all frames.
 const INSERT_NONE: u32 = 0;
 const INSERT_IF_NOT_EXIST: u32 = 1;
 const INSERT_ALWAYS: u32 = 3;
 
-/// The function manages the e-switch.
+/// Refuses a command unless the function manages the e-switch.
 pub(crate) fn manager(cmd: &Cmd<'_>) -> Result<(), Refusal> {
     if cmd.nic.seat.is_virtual() || !cmd.nic.caps.general.eswitch_manager() {
         return Err(refuse!(
@@ -27,8 +27,8 @@ pub(crate) fn manager(cmd: &Cmd<'_>) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The forwarding table is the physical port's: a virtual function has no access to it (Linux, the commit that made
-/// `lib/mpfs.c`).
+/// Checks an index of the forwarding table. The table is the physical port's: a virtual function has no access to it
+/// (Linux, the commit that made `lib/mpfs.c`).
 fn entry(cmd: &Cmd<'_>, index: u32) -> Result<u32, Refusal> {
     manager(cmd)?;
     let log_most = cmd.nic.caps.general.log_max_l2_table();
@@ -90,7 +90,7 @@ pub(super) fn delete_l2_table_entry(cmd: &mut Cmd<'_>) -> Outcome {
     output(&DeleteL2TableEntryOut::new())
 }
 
-/// Tags are put on and taken off together, or not at all (Linux `eswitch.c` `modify_esw_vport_cvlan`).
+/// Inserting and stripping of tags are set together, or neither (Linux `eswitch.c` `modify_esw_vport_cvlan`).
 pub(super) fn modify_esw_vport_context(cmd: &mut Cmd<'_>) -> Outcome {
     let input: ModifyEswVportContextIn = cmd.read();
     manager(cmd)?;

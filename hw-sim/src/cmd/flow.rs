@@ -24,14 +24,14 @@ use zerocopy::{FromBytes, IntoBytes};
 const LIST: usize = SetFlowTableEntryIn::SIZE;
 /// `modify_field_select` of MODIFY_FLOW_TABLE: the miss action and table.
 const SELECT_MISS: u32 = 1;
-/// `table_miss_action`: what the type does by itself; here, drop.
+/// `table_miss_action`: the table type's default; here, drop.
 const MISS_DEFAULT: u32 = 0;
 /// `modify_enable_mask`: action, flow tag, destination list, counter list.
 const ENABLE_ACTION: u32 = 1;
 const ENABLE_TAG: u32 = 2;
 const ENABLE_DESTINATIONS: u32 = 4;
 const ENABLE_COUNTERS: u32 = 8;
-/// Groups, and entries, of all its tables together: about as many as the largest table alone can have.
+/// Limit of groups, and of entries, of all tables together: about as many as the largest table alone can have.
 const MOST_GROUPS: usize = 1 << 16;
 const MOST_ENTRIES: usize = 1 << 16;
 const OP_SET: u32 = 0;
@@ -101,7 +101,7 @@ pub(super) fn set_flow_table_entry(cmd: &mut Cmd<'_>) -> Outcome {
     output(&SetFlowTableEntryOut::new())
 }
 
-/// The destination list follows.
+/// The destination list follows the context.
 pub(super) fn query_flow_table_entry(cmd: &mut Cmd<'_>) -> Outcome {
     let input = cmd.read();
     let (context, destinations) = query_entry(cmd, &input)?;
@@ -118,20 +118,21 @@ pub(super) fn delete_flow_table_entry(cmd: &mut Cmd<'_>) -> Outcome {
     output(&DeleteFlowTableEntryOut::new())
 }
 
-/// Which frames a set of tables is for.
+/// The frames that a set of tables applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Domain {
-    /// Those that arrive at the function.
+    /// Frames that arrive at the function.
     Receive,
-    /// Those in the e-switch.
+    /// Frames in the e-switch.
     Switch,
-    /// Those that a vport sends into it.
+    /// Frames that a vport sends into the e-switch.
     Ingress(Seat),
-    /// Those that it sends to a vport.
+    /// Frames that the e-switch sends to a vport.
     Egress(Seat),
 }
 
-/// The function's own direction is receive. The e-switch's tables are its manager's; a vport's access lists it names.
+/// Returns the domain of a table type. NIC_RX is the function's own receive side, FDB the e-switch of its manager; an
+/// access list is that of the vport named.
 fn domain(
     cmd: &Cmd<'_>,
     kind: FlowTableType,
@@ -173,7 +174,7 @@ fn tables_mut<'c>(cmd: &'c mut Cmd<'_>, domain: Domain) -> &'c mut FlowTables {
     }
 }
 
-/// What tables of a domain can do.
+/// Returns the capabilities of tables of a domain.
 fn properties<'c>(cmd: &'c Cmd<'_>, domain: Domain) -> &'c FlowTableProperties {
     let eswitch = &cmd.nic.profile.eswitch_flow_table;
     match domain {
@@ -247,7 +248,7 @@ fn create_table(cmd: &mut Cmd<'_>, input: &CreateFlowTableIn) -> Result<u32, Ref
     Ok(number)
 }
 
-/// The table a context's misses go to: of a higher level, so that no frame goes round in circles.
+/// Returns the table a context's misses go to. It has a higher level, so that no frame goes round in circles.
 fn miss_table(
     cmd: &Cmd<'_>,
     domain: Domain,
@@ -272,10 +273,10 @@ fn miss_table(
     }
 }
 
-/// MODIFY_FLOW_TABLE: where misses go.
+/// MODIFY_FLOW_TABLE: changes the miss action.
 ///
 /// # Errors
-/// No such table, or nowhere that misses could go.
+/// No such table, or no such miss table.
 fn modify_table(cmd: &mut Cmd<'_>, input: &ModifyFlowTableIn) -> Result<(), Refusal> {
     let domain = domain(
         cmd,
@@ -327,10 +328,10 @@ fn query_table(cmd: &mut Cmd<'_>, input: &QueryFlowTableIn) -> Result<FlowTableC
     Ok(find(cmd, domain, input.table_id())?.context.clone())
 }
 
-/// DESTROY_FLOW_TABLE. Of the root, too: drivers destroy it last.
+/// DESTROY_FLOW_TABLE. The root may be destroyed, too: drivers destroy it last.
 ///
 /// # Errors
-/// No such table, it has groups, or something forwards to it.
+/// No such table, or it has groups, or another table forwards to it.
 fn destroy_table(cmd: &mut Cmd<'_>, input: &DestroyFlowTableIn) -> Result<(), Refusal> {
     let domain = domain(
         cmd,
@@ -381,7 +382,7 @@ fn set_root(cmd: &mut Cmd<'_>, input: &SetFlowTableRootIn) -> Result<(), Refusal
 /// CREATE_FLOW_GROUP.
 ///
 /// # Errors
-/// No such table, a range that is not the table's or is another group's, criteria that are not compared.
+/// No such table; a range that is outside of the table or overlaps another group's; criteria that are not compared.
 fn create_group(cmd: &mut Cmd<'_>, input: &CreateFlowGroupIn) -> Result<u32, Refusal> {
     let domain = domain(
         cmd,
@@ -482,8 +483,8 @@ fn destroy_group(cmd: &mut Cmd<'_>, input: &DestroyFlowGroupIn) -> Result<(), Re
 /// SET_FLOW_TABLE_ENTRY: a new entry, or (op_mod 1) parts of one.
 ///
 /// # Errors
-/// No such table or group, an index that is not the group's or is taken, an action or destination this
-/// device does not have.
+/// No such table or group; an index that is outside of the group or is taken; an action or destination this device
+/// does not have.
 fn set_entry(cmd: &mut Cmd<'_>, input: &SetFlowTableEntryIn) -> Result<(), Refusal> {
     let domain = domain(
         cmd,
@@ -565,7 +566,7 @@ fn cmd_kind(op_mod: u32) -> Result<u32, Refusal> {
     }
 }
 
-/// An entry with the parts that `modify_enable_mask` names taken from the command.
+/// Returns an entry's context and list after the changes that `modify_enable_mask` names.
 fn changed(entry: &Entry, input: &SetFlowTableEntryIn, list: Vec<u64>) -> (FlowContext, Vec<u64>) {
     let (enable, given) = (input.modify_enable_mask(), input.flow_context());
     let mut context = entry.context.clone();
@@ -584,7 +585,7 @@ fn changed(entry: &Entry, input: &SetFlowTableEntryIn, list: Vec<u64>) -> (FlowC
     (context, list)
 }
 
-/// The actions a domain's entries can have.
+/// Returns the actions that a domain's entries can have.
 fn actions(cmd: &Cmd<'_>, domain: Domain) -> u32 {
     let plain = flow_action::ALLOW | flow_action::DROP;
     match domain {
@@ -598,7 +599,7 @@ fn actions(cmd: &Cmd<'_>, domain: Domain) -> u32 {
     }
 }
 
-/// What an entry's list names, if this device can do it.
+/// Returns the destinations of an entry's list, if this device supports them.
 fn destinations(
     cmd: &Cmd<'_>,
     domain: Domain,
@@ -634,7 +635,7 @@ fn destinations(
     each.collect()
 }
 
-/// What an entry counts in: as many counters as one may, with the action that says so.
+/// Returns the counters of an entry. They come with the action COUNT, at most as many as the capability permits.
 fn counters(
     cmd: &Cmd<'_>,
     domain: Domain,
@@ -668,7 +669,7 @@ fn counters(
     each.collect()
 }
 
-/// One of them.
+/// Returns one destination.
 fn destination(cmd: &Cmd<'_>, domain: Domain, format: &DestFormat) -> Result<Destination, Refusal> {
     let number = format.destination_id();
     match (format.destination_type(), domain) {
@@ -693,7 +694,7 @@ fn destination(cmd: &Cmd<'_>, domain: Domain, format: &DestFormat) -> Result<Des
     }
 }
 
-/// A table that an entry forwards to is of a higher level than its own.
+/// Refuses a destination table that is not of a higher level than the entry's own.
 fn later(
     cmd: &Cmd<'_>,
     domain: Domain,

@@ -2,7 +2,7 @@
 
 use super::{Cmd, Outcome, Refusal, output, refuse};
 use crate::card::seat::{PHYSICAL, Seat};
-use crate::card::{Happening, Life};
+use crate::card::{CardEvent, Life};
 use crate::nic::Stage;
 use crate::pages::{FirmwarePages, GiveError, TakeFinding};
 use crate::subnet::IEEE_MELLANOX;
@@ -18,7 +18,7 @@ use zerocopy::IntoBytes;
 const GRACEFUL: u32 = 0;
 const FORCE: u32 = 1;
 
-/// The function a command is about: itself, number 0, or a virtual one of its card. There is no embedded CPU.
+/// Returns the function a command names: itself, number 0, or a virtual one of its card. There is no embedded CPU.
 fn named_function(cmd: &Cmd<'_>, embedded_cpu: bool, function_id: u32) -> Result<Seat, Refusal> {
     match (embedded_cpu, function_id) {
         (false, 0) => Ok(cmd.nic.seat),
@@ -31,8 +31,8 @@ fn named_function(cmd: &Cmd<'_>, embedded_cpu: bool, function_id: u32) -> Result
     }
 }
 
-/// A virtual function of the card, if this is its manager. Their numbers are those of their vports (Linux
-/// `include/linux/mlx5/vport.h`).
+/// Returns a virtual function of the card, if this function is its manager. A function's number is that of its vport
+/// (Linux `include/linux/mlx5/vport.h`).
 pub(super) fn virtual_function(cmd: &Cmd<'_>, number: u32) -> Result<Seat, Refusal> {
     let own = cmd.nic.seat;
     let vport = u16::try_from(number).ok().filter(|&vport| {
@@ -53,7 +53,8 @@ pub(super) fn virtual_function(cmd: &Cmd<'_>, number: u32) -> Result<Seat, Refus
     })
 }
 
-/// Of this function, the first command of all; of a virtual one, what its manager says when it is up itself.
+/// Refuses a command that is out of order. ENABLE_HCA of this function is the first command of all; of a virtual one
+/// its manager gives it once it is up itself.
 pub(super) fn own_turn(own: bool, wanted: bool) -> Result<(), Refusal> {
     if own != wanted {
         return Err(refuse!(BAD_SYS_STATE, "not at this stage of bring-up"));
@@ -61,8 +62,8 @@ pub(super) fn own_turn(own: bool, wanted: bool) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A virtual function is to boot (Linux `sriov.c` `mlx5_device_enable_sriov`), as soon as it has its memory. Saying it
-/// twice is refused: seen of sub-functions, inferred for virtual ones.
+/// Boots a virtual function (Linux `sriov.c` `mlx5_device_enable_sriov`), as soon as it has its memory. A second
+/// ENABLE_HCA is refused: seen of sub-functions, inferred for virtual ones.
 fn enable_virtual(cmd: &mut Cmd<'_>, seat: Seat) -> Result<(), Refusal> {
     in_life(cmd, seat, cmd.env.vport(seat).life == Life::Disabled)?;
     let pages = cmd.env.card(seat).rules.virtual_function_pages;
@@ -70,24 +71,24 @@ fn enable_virtual(cmd: &mut Cmd<'_>, seat: Seat) -> Result<(), Refusal> {
         run_virtual(cmd, seat);
         return Ok(());
     }
-    cmd.env.vport_mut(seat).life = Life::Starving;
+    cmd.env.vport_mut(seat).life = Life::WaitingForPages;
     cmd.nic
         .request_pages_of(cmd.env, seat.vport, i32::from(pages));
     Ok(())
 }
 
-/// It has all it needs.
+/// Starts a virtual function that has its memory.
 fn run_virtual(cmd: &mut Cmd<'_>, seat: Seat) {
     let vport = cmd.env.vport_mut(seat);
     vport.life = Life::Running;
-    vport.hungry = false;
+    vport.needs_pages = false;
     let function = vport.function;
     cmd.env
-        .happenings
-        .push_back((function, Happening::Enabled(true)));
+        .card_events
+        .push_back((function, CardEvent::Enabled(true)));
 }
 
-/// It is taken away, whatever its driver does, and its memory goes back (Linux waits for that: `pagealloc.c`
+/// Disables a virtual function, whatever its driver does, and returns its memory (Linux waits for that: `pagealloc.c`
 /// `mlx5_wait_for_pages`).
 fn disable_virtual(cmd: &mut Cmd<'_>, seat: Seat) -> Result<(), Refusal> {
     in_life(cmd, seat, cmd.env.vport(seat).life != Life::Disabled)?;
@@ -95,8 +96,8 @@ fn disable_virtual(cmd: &mut Cmd<'_>, seat: Seat) -> Result<(), Refusal> {
     vport.life = Life::Disabled;
     let function = vport.function;
     cmd.env
-        .happenings
-        .push_back((function, Happening::Enabled(false)));
+        .card_events
+        .push_back((function, CardEvent::Enabled(false)));
     let held = cmd
         .nic
         .pages_of
@@ -174,7 +175,7 @@ pub(super) fn query_pages(cmd: &mut Cmd<'_>) -> Outcome {
     let input: QueryPagesIn = cmd.read();
     let seat = named_function(cmd, input.embedded_cpu_function(), input.function_id())?;
     if seat != cmd.nic.seat {
-        // It has what its events asked for.
+        // The virtual function has the pages that its events requested.
         return output(QueryPagesOut::new().set_function_id(input.function_id()));
     }
     let initialised = cmd.nic.stage == Stage::Initialised;
@@ -239,8 +240,8 @@ fn not_given(error: GiveError, entries: usize) -> Refusal {
     }
 }
 
-/// Pages of a virtual function, in the memory of the one that manages it: the device reaches them by the manager's
-/// mappings.
+/// Gives or takes pages of a virtual function. They lie in its manager's memory: the device reaches them by the
+/// manager's mappings.
 fn manage_pages_of(cmd: &mut Cmd<'_>, seat: Seat, entries: usize) -> Outcome {
     let addresses = match cmd.op_mod {
         1 => cmd.list(ManagePagesIn::SIZE, entries)?,
@@ -259,17 +260,17 @@ fn manage_pages_of(cmd: &mut Cmd<'_>, seat: Seat, entries: usize) -> Outcome {
     match cmd.op_mod {
         0 => {
             pages.cannot_give();
-            fed(cmd, seat, false);
+            report_pages(cmd, seat, false);
         }
         1 => {
             pages
                 .give(&mut nic.iommu, &addresses)
                 .map_err(|error| not_given(error, entries))?;
             let starving = pages.starving();
-            if !starving && cmd.env.vport(seat).life == Life::Starving {
+            if !starving && cmd.env.vport(seat).life == Life::WaitingForPages {
                 run_virtual(cmd, seat);
             } else if !starving {
-                fed(cmd, seat, true);
+                report_pages(cmd, seat, true);
             }
         }
         _ => {
@@ -281,15 +282,15 @@ fn manage_pages_of(cmd: &mut Cmd<'_>, seat: Seat, entries: usize) -> Outcome {
     output(&ManagePagesOut::new())
 }
 
-/// A virtual function that runs has the memory it waits for, or will not get it.
-fn fed(cmd: &mut Cmd<'_>, seat: Seat, given: bool) {
+/// Reports to a running virtual function that the memory it waits for was given, or will not be.
+fn report_pages(cmd: &mut Cmd<'_>, seat: Seat, given: bool) {
     let vport = cmd.env.vport_mut(seat);
-    if vport.life == Life::Running && vport.hungry {
-        vport.hungry = !given;
+    if vport.life == Life::Running && vport.needs_pages {
+        vport.needs_pages = !given;
         let function = vport.function;
         cmd.env
-            .happenings
-            .push_back((function, Happening::Fed(given)));
+            .card_events
+            .push_back((function, CardEvent::PagesAnswered(given)));
     }
 }
 
@@ -313,7 +314,7 @@ fn take_pages(cmd: &mut Cmd<'_>, entries: usize) -> Outcome {
     pages_taken(cmd, &pages, findings)
 }
 
-/// The answer to a take, and what was wrong with the pages.
+/// Returns the answer to a take, and reports what was wrong with the pages.
 fn pages_taken(cmd: &mut Cmd<'_>, pages: &[u64], findings: Vec<TakeFinding>) -> Outcome {
     let nic = &mut *cmd.nic;
     for finding in findings {
@@ -401,7 +402,7 @@ pub(super) fn query_adapter(cmd: &mut Cmd<'_>) -> Outcome {
     output(&out)
 }
 
-/// Of ports that are not bonded; nothing here bonds them.
+/// Answers for ports that are not bonded; no port here is.
 pub(super) fn query_lag(_: &mut Cmd<'_>) -> Outcome {
     output(&QueryLagOut::new())
 }

@@ -1,7 +1,7 @@
 //! The vport of an InfiniBand port: state, GIDs, partitions (PRM "HCA Vport Context").
 //!
-//! These commands exist where the capability `ib_virt` is announced. Without it a driver asks by MAD_IFC. An Ethernet
-//! port has one of them, for the one partition that RoCE knows.
+//! These commands exist where the capability `ib_virt` is set. Without it a driver uses MAD_IFC. An Ethernet port has
+//! one of them, for RoCE's only partition.
 
 use super::vport::named_vport;
 use super::{Cmd, Outcome, Refusal, output, refuse};
@@ -16,16 +16,16 @@ use zerocopy::IntoBytes;
 
 /// The only port.
 const PORT: u32 = 1;
-/// Index that asks for the whole table.
+/// Index that selects the whole table.
 const WHOLE_TABLE: u32 = 0xffff;
-/// The partitions of an Ethernet port: the default one, whose full member everybody is (IBTA volume 1, annex A17).
+/// Partitions of an Ethernet port: the default one, with full membership for all (IBTA volume 1, annex A17).
 const ROCE_PKEYS: &[u16] = &[0xffff];
-/// `field_select` of MODIFY_HCA_VPORT_CONTEXT: what this function lets software change, the GUIDs.
+/// `field_select` of MODIFY_HCA_VPORT_CONTEXT: the fields that this function lets software change, the GUIDs.
 /// Capability bits have a select mask of their own.
 const SELECT_PORT_GUID: u32 = 1 << 1;
 const SELECT_NODE_GUID: u32 = 1 << 2;
 
-/// The port, if the command is for ours and there is such a thing.
+/// Returns the port's subnet, if the command names our port and the port is InfiniBand.
 fn subnet<'n>(cmd: &'n Cmd<'_>, other: bool, vport: u32, port: u32) -> Result<&'n Subnet, Refusal> {
     let subnet = cmd.port().subnet.as_ref();
     let Some(subnet) = subnet.filter(|_| cmd.nic.caps.general.ib_virt()) else {
@@ -34,7 +34,7 @@ fn subnet<'n>(cmd: &'n Cmd<'_>, other: bool, vport: u32, port: u32) -> Result<&'
     if other || vport != 0 {
         return Err(refuse!(BAD_PARAM, "no such vport", "{vport}"));
     }
-    // 0 names the function's own port where it has but one.
+    // 0 names the function's own port if it has only one.
     if port > PORT {
         return Err(refuse!(BAD_PARAM, "no such port", "{port}"));
     }
@@ -146,7 +146,7 @@ pub(super) fn query_hca_vport_pkey(cmd: &mut Cmd<'_>) -> Outcome {
     Ok(bytes)
 }
 
-/// One entry of a table, or all.
+/// Returns one entry of a table, or all.
 fn part<T>(table: &[T], index: u32) -> Result<&[T], Refusal> {
     if index == WHOLE_TABLE {
         return Ok(table);

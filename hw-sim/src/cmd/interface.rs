@@ -1,22 +1,19 @@
 //! The command queue: from a doorbell bit to an answered slot.
 //!
-//! A slot goes through three moments. *Fetch*, when the doorbell is rung: entry and mailboxes are
-//! read by DMA and everything the transport checks is checked; a command that fails here was not
-//! delivered and nothing of it is executed. *Execute*, when the command's time has come: opcode
-//! table, generic checks, handler. *Answer*: output to the mailboxes and the entry, then the byte
-//! that hands the slot back, then, if the command was submitted while a command EQ existed, its
-//! completion event, then the events the command caused.
+//! A slot passes three phases. *Fetch*, at the doorbell: entry and mailboxes are read by DMA, and the transport's
+//! checks are made. A command that fails here is not delivered and not executed. *Execute*, when the command's time
+//! has come: opcode table, generic checks, handler. *Answer*: output to the mailboxes and the entry, then the byte
+//! that hands the slot back. Then, if a command EQ existed at submission, its completion event follows, then the
+//! events the command caused.
 //!
-//! A command that creates something waits between fetch and execute while the firmware waits for
-//! pages.
+//! A command that creates something waits between fetch and execute until the firmware has the pages it needs.
 //!
-//! Signatures are checked, and made, only while the `cmdif_checksum` capability is 3. Mailbox
-//! chains may be longer than the message needs. A token of 0 in the entry means that tokens are not
-//! used.
+//! Signatures are checked, and made, only while the `cmdif_checksum` capability is 3. A mailbox chain may be longer
+//! than the message needs. A token of 0 in the entry disables the check of tokens.
 
 use super::slots::{ENTRY_BYTES, Running, SLOTS, Waiting};
 use super::{Answer, dispatch};
-use crate::card::Happening;
+use crate::card::CardEvent;
 use crate::env::nanoseconds;
 use crate::env::{Env, Timer};
 use crate::fault::CommandFault;
@@ -39,12 +36,12 @@ const MAILBOX_CTRL_SIGNATURE: usize = 0x23e;
 const MAILBOX_SIGNATURE: usize = 0x23f;
 /// Mailbox pointers have their low 9 bits reserved (PRM, command queue entry).
 const POINTER_RESERVED: u64 = 0x1ff;
-/// Shortest input and output the transport delivers.
+/// Shortest input and output that the transport delivers, in bytes.
 const MIN_LENGTH: u32 = 8;
 /// `cmdif_checksum`: signatures are on.
 const CHECKSUM_ON: u32 = 3;
 
-/// Why a command was not delivered.
+/// Reason for which a command was not delivered.
 struct Undelivered {
     status: DeliveryStatus,
     why: &'static str,
@@ -55,7 +52,7 @@ const fn undelivered(status: DeliveryStatus, why: &'static str) -> Undelivered {
 }
 
 impl Nic {
-    /// The command doorbell was rung with these bits.
+    /// Handles a write of the command doorbell with these bits.
     pub fn command_doorbell(&mut self, env: &mut Env, slots: u32) {
         if !self.alive() || self.init.nic_interface() != NIC_FULL_DRIVER {
             return;
@@ -155,7 +152,7 @@ impl Nic {
         }
     }
 
-    /// Reads the whole input and walks the output chain, checking what the transport checks.
+    /// Reads the whole input and walks the output chain, with the transport's checks.
     fn read_message(&mut self, entry: &CmdQueueEntry) -> Result<(Vec<u8>, Vec<u64>), Undelivered> {
         use DeliveryStatus as D;
         let bytes = entry.as_array();
@@ -244,7 +241,7 @@ impl Nic {
         Ok(())
     }
 
-    /// The time of the command in this slot has come.
+    /// Executes the command in this slot: its time has come.
     pub fn execute_command(&mut self, env: &mut Env, slot: u8) {
         let Some(mut running) = self.commands.running.remove(&slot) else {
             return;
@@ -293,25 +290,25 @@ impl Nic {
         self.pages.starving()
     }
 
-    /// A virtual function that was reset gets its memory anew when it is initialised, from its manager's driver.
-    /// Without an answer the command stays unanswered.
+    /// Returns whether INIT_HCA waits for its manager. A virtual function that was reset gets its memory anew at
+    /// initialisation, from its manager's driver. Until that responds the command stays unanswered.
     fn must_wait_for_manager(&mut self, env: &mut Env, running: &Running) -> bool {
-        let hungry = self.seat.is_virtual() && env.vport(self.seat).hungry;
+        let needs_pages = self.seat.is_virtual() && env.vport(self.seat).needs_pages;
         let starts = running.input.starts_with(&Opcode::INIT_HCA.0.to_be_bytes());
-        if !hungry || !starts || running.state == Waiting::Fed {
+        if !needs_pages || !starts || running.state == Waiting::PagesAnswered {
             return false;
         }
         if running.state == Waiting::Time
             && let Some(manager) = env.manager(self.seat)
         {
             let vport = self.seat.vport;
-            env.happenings
-                .push_back((manager, Happening::Hungry { vport }));
+            env.card_events
+                .push_back((manager, CardEvent::VfNeedsPages { vport }));
         }
         true
     }
 
-    /// Pages came: commands that waited for them go on. Or they will not come: those commands fail.
+    /// Continues the commands that waited for pages, or fails them if the pages will not come.
     pub fn pages_answered(&mut self, env: &mut Env, given: bool) {
         let waiting: Vec<u8> = self
             .commands
@@ -322,7 +319,7 @@ impl Nic {
             .collect();
         for slot in waiting {
             if let Some(running) = self.commands.running.get_mut(&slot) {
-                running.state = Waiting::Fed;
+                running.state = Waiting::PagesAnswered;
                 if !given {
                     let status = CmdStatus::NO_RESOURCES.0;
                     running.fault = Some(CommandFault::Fail {
@@ -377,7 +374,7 @@ impl Nic {
         )
     }
 
-    /// Writes the inline output, then gives the slot back, then tells so by event.
+    /// Writes the inline output, then hands the slot back, then sends the completion event.
     fn hand_back(
         &mut self,
         env: &mut Env,

@@ -1,7 +1,7 @@
-//! MAD_IFC: management datagrams that the function's own agents answer, about its own port.
+//! MAD_IFC: management datagrams to the function's own agents, about its own port.
 //!
-//! A driver hands over what came to its QP 0 or QP 1, or asks for itself. The agents are those that answer packets from
-//! the wire ([`crate::subnet`]).
+//! A driver passes on datagrams from its QP 0 or QP 1, or sends its own. The same agents answer packets from the wire
+//! ([`crate::subnet`]).
 
 use super::{Cmd, Outcome, output, refuse};
 use mlx_prm::{MadClass, MadIfcIn, MadIfcOut, MadMethod, PerformanceMad, Smp};
@@ -32,7 +32,7 @@ pub(super) fn mad_ifc(cmd: &mut Cmd<'_>) -> Outcome {
                 Some(answer) => {
                     out.set_response_mad_packet(answer.as_array());
                 }
-                // The agent has heard it and says nothing.
+                // The agent accepts it without an answer.
                 None if MadMethod(smp.method()) == MadMethod::TRAP_REPRESS => {}
                 None => return Err(refuse!(BAD_PARAM, "wrong M_Key", "{:#x}", smp.m_key())),
             }

@@ -1,4 +1,4 @@
-//! Multicast group commands; [`crate::mcg`] knows what membership means.
+//! Multicast group commands; the meaning of membership is in [`crate::mcg`].
 
 use super::{Cmd, Outcome, Refusal, output, refuse};
 use crate::mcg::is_group;
@@ -56,7 +56,7 @@ pub(super) fn detach_from_mcg(cmd: &mut Cmd<'_>) -> Outcome {
     output(&DetachFromMcgOut::new())
 }
 
-/// Datagrams are what groups receive (Linux `ib_attach_mcast` refuses others).
+/// Checks that a QP receives datagrams: only those join groups (Linux `ib_attach_mcast` refuses others).
 fn datagram(cmd: &Cmd<'_>, qpn: u32) -> Result<(), Refusal> {
     let Some(slot) = cmd.nic.objects.qps.named(qpn) else {
         return Err(refuse!(BAD_RESOURCE, "no such QP", "{qpn:#x}"));

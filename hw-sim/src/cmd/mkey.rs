@@ -78,7 +78,7 @@ pub(super) fn create_mkey(cmd: &mut Cmd<'_>) -> Outcome {
     output(&out)
 }
 
-/// What does not depend on the translation table.
+/// Checks the parts of a context that do not depend on the translation table.
 fn check_context(cmd: &Cmd<'_>, context: &Mkc, pg_access: bool) -> Result<(), Refusal> {
     let caps = &cmd.nic.caps.general;
     if context.access_mode_4_2() != 0 {
@@ -214,7 +214,7 @@ fn keys(cmd: &Cmd<'_>, context: &Mkc, words: &[u64]) -> Result<Translation, Refu
         .collect();
     let is_ksm = context.access_mode_1_0() == MODE_KSM;
     if !context.free() {
-        // Of whichever owner: Linux has the keys of programs' regions made as its own. Their domain protects them.
+        // The owner is not checked: Linux creates user MRs under its own uid. Their domain protects them.
         let missing = |entry: &&Klm| {
             entry.names_key(is_ksm) && cmd.nic.objects.mkeys.get(entry.key >> 8).is_none()
         };

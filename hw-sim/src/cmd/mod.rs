@@ -1,15 +1,13 @@
 //! Commands: the table of opcodes, the checks all of them share, and one handler each.
 //!
-//! A command is looked up by opcode and passes, in this order: known opcode (status 0x02), allowed
-//! at this stage of bring-up (0x04), known op_mod (0x02), input long enough (0x50), output long
-//! enough for a status (0x51), no bit set that the layout does not name (0x03), on behalf of the driver
-//! itself or of an existing user context (0x05). Then its handler runs; it reads the input once, checks everything, and
-//! only then changes anything.
+//! A command is looked up by opcode and passes these checks, in order: known opcode (status 0x02), allowed at this
+//! stage of bring-up (0x04), known op_mod (0x02), input long enough (0x50), output long enough for a status (0x51),
+//! no bit set that the layout does not name (0x03), uid of the driver itself or of an existing user context (0x05).
+//! Then its handler runs: it reads the input once, checks everything, and only then changes anything.
 //!
-//! A refusal carries a reason in words. The syndrome in the output is a hash of the reason, so that
-//! the same refusal has the same syndrome in every run and a log of syndromes can be read with the
-//! event log beside it. Hardware's syndromes are its makers' secret; nothing may depend on their
-//! values.
+//! A refusal carries a reason in words. The syndrome in the output is a hash of the reason, so that the same refusal
+//! has the same syndrome in every run, and a log of syndromes can be read beside the event log. Hardware's syndromes
+//! are not published; nothing may depend on their values.
 
 pub mod access_reg;
 pub mod caps;
@@ -59,17 +57,17 @@ use mlx_prm::{InputHeader, Layout, Opcode};
 use std::borrow::Cow;
 use table::{Entry, lookup};
 
-/// Shortest output that has room for status and syndrome and what follows in every output.
+/// Shortest output that holds status and syndrome and the field behind them in every output.
 const MIN_OUTPUT: usize = 12;
 
-/// What goes back to software.
+/// The answer to software.
 pub struct Answer {
     /// The output, from its first byte.
     pub bytes: Vec<u8>,
 }
 
 impl Answer {
-    /// An answer put in by a test.
+    /// Returns an answer injected by a test.
     pub fn injected(status: u8, syndrome: u32) -> Self {
         let mut bytes = vec![0; 16];
         bytes[0] = status;
@@ -78,7 +76,7 @@ impl Answer {
     }
 }
 
-/// What a handler has before it.
+/// Context of a handler.
 pub struct Cmd<'a> {
     /// The function.
     pub nic: &'a mut Nic,
@@ -88,35 +86,35 @@ pub struct Cmd<'a> {
     pub input: &'a [u8],
     /// Variant of the command.
     pub op_mod: u32,
-    /// Room for output.
+    /// Room for output, in bytes.
     pub room: usize,
 }
 
-/// What a handler gives back: the output, its status field zero.
+/// Result of a handler: the output, its status field zero.
 pub type Outcome = Result<Vec<u8>, Refusal>;
 
 impl Cmd<'_> {
-    /// The fixed part of the input; zero where the input is shorter (fields newer than the driver).
+    /// Returns the fixed part of the input; zero where the input is shorter (fields newer than the driver).
     pub fn read<T: Layout>(&self) -> T {
         read_padded(self.input)
     }
 
-    /// On whose behalf it is: a user context, or the driver itself.
+    /// Returns the command's uid: a user context, or the driver itself.
     pub fn user(&self) -> u16 {
         owner(&self.read())
     }
 
-    /// Whether who gives it may do what this right of user contexts lets.
+    /// Returns whether the command's uid holds this right of user contexts; the driver holds all.
     pub fn may(&self, right: u32) -> bool {
         let user = self.user();
         let context = self.nic.objects.uctxs.get(u32::from(user));
         user == DRIVER || context.is_some_and(|context| context.rights & right != 0)
     }
 
-    /// What a user context may not ask for, if it is asked for.
+    /// Refuses to a user context something that only the driver may ask for.
     ///
     /// # Errors
-    /// BAD_PARAM: one does.
+    /// BAD_PARAM: a user context asks for it.
     pub fn of_the_driver(&self, is_asked: bool, what: &'static str) -> Result<(), Refusal> {
         match self.user() {
             user if is_asked && user != DRIVER => Err(refuse!(
@@ -128,17 +126,17 @@ impl Cmd<'_> {
         }
     }
 
-    /// What the function keeps of its port.
+    /// Returns the part of the port's state that the function keeps.
     pub fn port(&self) -> &Port {
         self.env.port(self.nic.seat)
     }
 
-    /// What the function keeps of its port, to change it.
+    /// Returns the part of the port's state that the function keeps, to change it.
     pub fn port_mut(&mut self) -> &mut Port {
         self.env.port_mut(self.nic.seat)
     }
 
-    /// `count` 64-bit numbers from `offset` on.
+    /// Returns `count` 64-bit numbers from `offset` on.
     ///
     /// # Errors
     /// BAD_INPUT_LEN: the input ends before the list does.
@@ -156,16 +154,16 @@ impl Cmd<'_> {
         Ok(words(bytes))
     }
 
-    /// Every 64-bit number from `offset` to the end of the input.
+    /// Returns every 64-bit number from `offset` to the end of the input.
     pub fn rest(&self, offset: usize) -> Vec<u64> {
         words(self.input.get(offset..).unwrap_or_default())
     }
 
-    /// The buffer that the page list at 0x110 describes.
+    /// Returns the buffer that the page list at 0x110 describes.
     ///
     /// # Errors
-    /// BAD_PARAM: pages larger than 2^31 bytes, or a buffer that the device does not reach from end to end. What
-    /// `BufferError` becomes: a list that is too short, or an address that is not aligned.
+    /// BAD_PARAM: pages larger than 2^31 bytes, or a buffer that the device does not reach from end to end. The
+    /// refusal of a `BufferError`: a list that is too short, or an address that is not aligned.
     pub fn buffer(
         &self,
         log_page_size: u32,
@@ -179,16 +177,16 @@ impl Cmd<'_> {
         self.mapped(buffer, bytes)
     }
 
-    /// The buffer, if the device reaches all of it.
+    /// Returns the buffer, if the device reaches all of it.
     fn mapped(&self, buffer: QueueBuffer, bytes: u64) -> Result<QueueBuffer, Refusal> {
         if !buffer.reachable(&self.nic.iommu, bytes) {
-            // Hardware would find out at the first access; a driver that maps later is still wrong.
+            // Hardware would notice at the first access; a driver that maps later is still wrong.
             return Err(refuse!(BAD_PARAM, "queue buffer is not mapped"));
         }
         Ok(buffer)
     }
 
-    /// A doorbell record's address: 8-byte aligned and not zero.
+    /// Returns a doorbell record's address, 8-byte aligned and not zero.
     ///
     /// # Errors
     /// BAD_PARAM: any other address.
@@ -200,7 +198,7 @@ impl Cmd<'_> {
     }
 }
 
-/// Where page lists start in CREATE commands.
+/// Offset of page lists in CREATE commands.
 pub const PAGE_LIST: usize = 0x110;
 
 fn words(bytes: &[u8]) -> Vec<u64> {
@@ -222,21 +220,21 @@ fn read_padded<T: Layout>(input: &[u8]) -> T {
     layout
 }
 
-/// An output layout as bytes.
+/// Returns an output layout as bytes.
 ///
 /// # Errors
-/// None: handlers end with it.
+/// Never; it has the return type of handlers, which end with it.
 pub fn output<T: Layout>(layout: &T) -> Outcome {
     Ok(layout.as_bytes().to_vec())
 }
 
-/// Whether the command creates something that needs the firmware's memory.
+/// Returns whether the command creates something that needs the firmware's memory.
 pub fn creates(input: &[u8]) -> bool {
     let header: InputHeader = read_padded(input);
     lookup(header.opcode()).is_some_and(|entry| entry.creates)
 }
 
-/// Every command there is.
+/// Returns every opcode of the table.
 pub fn opcodes() -> impl Iterator<Item = Opcode> {
     table::opcodes()
 }
@@ -334,8 +332,8 @@ fn check<'t>(
     let user = header.uid();
     let shares = user == u32::from(SHARED) && nic.caps.general.log_max_uctx() > 0;
     let context = nic.objects.uctxs.get(user);
-    let is_heard = context.is_some_and(|context| uctx::is_heard(context, header.opcode()));
-    if user != 0 && !shares && !is_heard {
+    let may_use_uid = context.is_some_and(|context| uctx::may_use_uid(context, header.opcode()));
+    if user != 0 && !shares && !may_use_uid {
         return Err(refuse!(
             BAD_RESOURCE,
             "no such user context",
@@ -346,13 +344,13 @@ fn check<'t>(
     Ok(entry)
 }
 
-/// On whose behalf a command is.
+/// Returns the uid of a command.
 fn owner(header: &InputHeader) -> u16 {
     u16::try_from(header.uid()).unwrap_or(DRIVER)
 }
 
-/// The input, without the number of a user context where the command has no place for one and contexts may give it
-/// nevertheless. Elsewhere those bits are reserved.
+/// Returns the input without a uid, for a command whose layout has no place for one and in which contexts may give it
+/// nevertheless. In all other commands those bits are reserved.
 fn without_user(opcode: Opcode, input: &[u8]) -> Cow<'_, [u8]> {
     let mut input = Cow::Borrowed(input);
     if uctx::may_give(opcode) && input.get(2..4).is_some_and(|user| user != [0, 0]) {
@@ -370,8 +368,8 @@ fn stage_bit(nic: &Nic) -> u8 {
     }
 }
 
-/// Reasons for which real cards have told their syndromes: of a send queue ConnectX-6 Dx in real time mode (Linux
-/// commit 0f3caaa2c6fb), of an address a function without RoCE v1 (linux-rdma, April 2021, mlx5_ib `set_roce_addr`).
+/// Reasons whose syndromes on real cards are known: of a send queue ConnectX-6 Dx in real time mode (Linux commit
+/// 0f3caaa2c6fb), of an address a function without RoCE v1 (linux-rdma, April 2021, mlx5_ib `set_roce_addr`).
 const RECORDED: [(&str, u32); 2] = [
     (
         "SQ with time stamps of a clock that is not there",
@@ -380,9 +378,8 @@ const RECORDED: [(&str, u32); 2] = [
     ("RoCE version that the device does not have", 0x12_822d),
 ];
 
-/// The syndrome of a reason: FNV-1a, 24 bits, as wide as hardware's.
-///
-/// Where a card's own is recorded, it is that one.
+/// Returns the syndrome of a reason: a card's own if it is recorded, else FNV-1a folded to 24 bits, as wide as
+/// hardware's.
 pub fn syndrome_of(reason: &str) -> u32 {
     if let Some((_, syndrome)) = RECORDED.iter().find(|(recorded, _)| *recorded == reason) {
         return *syndrome;
@@ -393,7 +390,7 @@ pub fn syndrome_of(reason: &str) -> u32 {
     (hash >> 8) ^ (hash & 0xff)
 }
 
-/// The numbers an output carries inline.
+/// Formats the numbers that an output carries inline.
 struct Hex<'a>(&'a [u8]);
 
 impl std::fmt::Display for Hex<'_> {

@@ -20,7 +20,7 @@ const OK: u32 = 0;
 const NO_EEPROM: u32 = 1;
 const BAD_PAGE: u32 = 6;
 
-/// Which module the port's lanes go to.
+/// Answers register PMLP: which module the port's lanes go to.
 pub(super) fn pmlp(image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
     let register: Pmlp = image_of(image)?;
     own_port(register.local_port())?;
@@ -36,7 +36,7 @@ pub(super) fn pmlp(image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
     Ok(out.as_bytes().to_vec())
 }
 
-/// Bytes of the module's EEPROM.
+/// Answers register MCIA: bytes of the module's EEPROM.
 pub(super) fn mcia(cmd: &Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
     let register: Mcia = image_of(image)?;
     if !read {
@@ -72,13 +72,13 @@ pub(super) fn mcia(cmd: &Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, R
     Ok(out.as_bytes().to_vec())
 }
 
-/// Lower page and upper page 0 (SFF-8636, tables 6-1 and 6-14).
+/// Returns lower page and upper page 0 (SFF-8636, tables 6-1 and 6-14).
 fn eeprom(serial: &str) -> [u8; 2 * PAGE] {
     const QSFP28: u8 = 0x11;
     let mut bytes = [0; 2 * PAGE];
     // Identifier, revision 2.8, no further pages.
     bytes[..3].copy_from_slice(&[QSFP28, 8, 0x04]);
-    // Identifier, power class 1, no separable connector; the extended code says more.
+    // Identifier, power class 1, no separable connector; see the extended code for more.
     bytes[128..132].copy_from_slice(&[QSFP28, 0, 0x23, 0x80]);
     // 25.78 Gb/s a lane in units of 250 Mb/s, one metre, copper without equalization.
     bytes[140] = 0xff;
@@ -96,13 +96,13 @@ fn eeprom(serial: &str) -> [u8; 2 * PAGE] {
     bytes
 }
 
-/// A text, filled up with blanks.
+/// Writes a text, padded with blanks.
 fn text(to: &mut [u8], text: &str) {
     let mut letters = text.bytes().filter(u8::is_ascii_graphic);
     to.fill_with(|| letters.next().unwrap_or(b' '));
 }
 
-/// The low byte of a sum.
+/// Returns the low byte of a sum.
 fn sum(bytes: &[u8]) -> u8 {
     bytes
         .iter()

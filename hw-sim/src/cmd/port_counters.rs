@@ -1,7 +1,7 @@
 //! Register PPCNT: the port's frames and bytes, in the groups a network device's statistics are made of.
 //!
-//! What cannot happen here counts nothing: bit errors, collisions, pauses that a card asks for. Those that a switch
-//! asks for are counted by priority. Frames are all counted as of priority 0.
+//! Events that cannot happen here count nothing: bit errors, collisions, pauses sent by a card. Pauses requested by a
+//! switch are counted by priority. All frames count as priority 0.
 
 use super::{Refusal, refuse};
 use crate::card::PauseCounters;
@@ -14,7 +14,7 @@ use mlx_prm::{
 const PRIORITIES: u32 = 8;
 const NS_PER_US: u64 = 1_000;
 
-/// The counters of a group.
+/// Returns the counters of a group.
 pub(super) fn group(
     port: &Port,
     pauses: &[PauseCounters; 8],
@@ -42,7 +42,7 @@ pub(super) fn group(
     })
 }
 
-/// Unicast frames of both halves of the function: RoCE is unicast.
+/// Returns the unicast frames of both halves of the function; RoCE is unicast.
 fn unicast(ethernet: &EthTraffic, rdma_packets: u64) -> u64 {
     ethernet.unicast.packets + rdma_packets
 }
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
     use crate::profile::Profile;
 
-    /// One frame of each kind received, and one of RoCE.
+    /// Returns a port that received one Ethernet frame of each kind, and one of RoCE.
     fn port() -> Port {
         let mut port = Port::new(&Profile::default());
         for dst in [[2, 0, 0, 0, 0, 1], [0x33, 0x33, 0, 0, 0, 1], [0xff; 6]] {
@@ -145,8 +145,8 @@ mod tests {
         group(&port(), &pauses(), &asked).expect("a group")
     }
 
-    /// Places are those of Linux `struct mlx5_ifc_eth_802_3_cntrs_grp_data_layout_bits` and
-    /// `struct mlx5_ifc_eth_2863_cntrs_grp_data_layout_bits`.
+    /// Offsets are those of Linux `struct mlx5_ifc_eth_802_3_cntrs_grp_data_layout_bits` and `struct
+    /// mlx5_ifc_eth_2863_cntrs_grp_data_layout_bits`.
     #[test]
     fn frames_of_both_halves_are_counted_in_every_group_at_its_place() {
         let at = |bytes: &[u8; 0xf8], offset: usize| {

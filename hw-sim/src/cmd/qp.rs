@@ -1,5 +1,5 @@
-//! Queue pair commands: what concerns the function. The context itself and the state machine belong
-//! to [`crate::qp`].
+//! Queue pair commands: the part that concerns the function. The context itself and the state machine belong to
+//! [`crate::qp`].
 
 use super::umem::QueuePlace;
 use super::{Cmd, Outcome, PAGE_LIST, Refusal, output, refuse};
@@ -123,9 +123,9 @@ fn service_type(cmd: &Cmd<'_>, context: &Qpc) -> Result<ServiceType, Refusal> {
     Ok(service)
 }
 
-/// What reaches memory without a key, pages, keys of all domains or the port's management is no user context's (Linux
-/// `_create_kernel_qp` in drivers/infiniband/hw/mlx5/qp.c sets both bits for the kernel's queue pairs; UCX' and
-/// rdma-core's contexts have neither).
+/// Refuses to a user context a queue pair that reaches memory without a key, pages, keys of all domains or the port's
+/// management (Linux `_create_kernel_qp` in drivers/infiniband/hw/mlx5/qp.c sets both bits for the kernel's queue
+/// pairs; UCX' and rdma-core's contexts set neither).
 fn of_the_driver(cmd: &Cmd<'_>, context: &Qpc, service: ServiceType) -> Result<(), Refusal> {
     let is_drivers = matches!(
         service,
@@ -136,7 +136,7 @@ fn of_the_driver(cmd: &Cmd<'_>, context: &Qpc, service: ServiceType) -> Result<(
     cmd.of_the_driver(is_drivers, "service type QP0, QP1 or REG_UMR")
 }
 
-/// The objects a context names exist.
+/// Returns the objects that a context names; all must exist.
 fn references(cmd: &Cmd<'_>, context: &Qpc, service: ServiceType) -> Result<QpRefs, Refusal> {
     let objects = &cmd.nic.objects;
     // The UMR queue pair is in no protection domain: Linux leaves the field 0 for it
@@ -145,7 +145,7 @@ fn references(cmd: &Cmd<'_>, context: &Qpc, service: ServiceType) -> Result<QpRe
     if let Some(pd) = pd {
         must_exist(&objects.pds, pd)?;
     }
-    // The end of an XRC connection that only receives has no queue of its own, so no doorbells: Linux leaves page and
+    // The receive-only end of an XRC connection has no queue of its own, so no doorbells: Linux leaves page and
     // record 0 (`create_xrc_tgt_qp` in drivers/infiniband/hw/mlx5/qp.c).
     let uar = has_queues(context).then(|| context.uar_page());
     if let Some(uar) = uar {
@@ -156,13 +156,13 @@ fn references(cmd: &Cmd<'_>, context: &Qpc, service: ServiceType) -> Result<QpRe
     let srqn = match context.rq_type() {
         RQ_SHARED => {
             let number = context.srqn_rmpn_xrqn();
-            // Its protection domain may be another: the RMP has one of its own (`wq.pd`).
+            // Its protection domain may differ: the RMP has one of its own (`wq.pd`).
             if !objects.rmps.contains(number) {
                 return Err(refuse!(BAD_RESOURCE, "no such RMP", "{number:#x}"));
             }
             Some(number)
         }
-        // Drivers fill in a dummy SRQ number all the same.
+        // Drivers fill in a dummy SRQ number nevertheless.
         RQ_OWN | RQ_NONE => None,
         other => return Err(refuse!(BAD_PARAM, "receive queue type", "{other}")),
     };
@@ -243,7 +243,7 @@ fn sizes(cmd: &Cmd<'_>, context: &Qpc) -> Result<(), Refusal> {
     if (context.cs_req() != 0 || context.cs_res() != 0) && !caps.sctr_data_cqe() {
         return Err(refuse!(BAD_PARAM, "scatter to CQE is not supported"));
     }
-    // Inferred: what lies before an entry of 64 bytes is the entry before it.
+    // Inferred: the 64 bytes before a 64-byte entry are the entry before it.
     let (send, receive) = needs_wide_entries(context);
     for (wide, cqn) in [(send, context.cqn_snd()), (receive, context.cqn_rcv())] {
         let cq = cmd.nic.objects.cqs.named(cqn);
@@ -258,9 +258,10 @@ fn sizes(cmd: &Cmd<'_>, context: &Qpc) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// log2 of the blocks of the smallest send queue that a known driver makes. Inferred: a request of a datagram queue
-/// pair is taken to need 128 bytes, however short it is (rdma-core `mlx5_calc_sq_size`, Linux `calc_sq_size`). Of a
-/// connected one a single block has been seen: perftest's `ib_send_bw -R` over rdma-core 56.
+/// Returns log2 of the blocks of the smallest send queue that a known driver makes. Inferred: drivers reserve 128
+/// bytes for a request of a datagram queue pair, however short it is (rdma-core `mlx5_calc_sq_size`, Linux
+/// `calc_sq_size`). A connected queue pair with a single block has been seen: perftest's `ib_send_bw -R` over
+/// rdma-core 56.
 fn least_log_sq_size(context: &Qpc) -> u32 {
     match ServiceType::from_bits(context.st()) {
         ServiceType::UD | ServiceType::QP0 | ServiceType::QP1 => 1,
@@ -313,7 +314,7 @@ fn release(cmd: &mut Cmd<'_>, refs: QpRefs) {
     refs.places.release(&mut objects.umems);
 }
 
-/// Accepted in every state; what is posted is forgotten without completions.
+/// Accepted in every state; posted requests are dropped without completions.
 pub(super) fn destroy_qp(cmd: &mut Cmd<'_>) -> Outcome {
     let number = cmd.read::<DestroyQpIn>().qpn();
     let slot = cmd.nic.objects.qps.remove(number)?;
@@ -359,14 +360,14 @@ pub(super) fn init2init(cmd: &mut Cmd<'_>) -> Outcome {
 }
 
 pub(super) fn init2rtr(cmd: &mut Cmd<'_>) -> Outcome {
-    // Inferred: RoCE has to be switched on before a queue pair may use the port.
+    // Inferred: RoCE has to be enabled before a queue pair may use the port.
     if cmd.nic.profile.port_type == PortType::Ethernet && !cmd.port().roce {
         return Err(refuse!(BAD_SYS_STATE, "RoCE is not enabled on the vport"));
     }
     let input: Rst2InitQpIn = cmd.read();
     let forced = input.qpc().primary_address_path().fl();
     if forced && cmd.nic.profile.port_type == PortType::Ethernet {
-        // Linux and rdma-core `dr_send_allow_fl`: RC alone, and where the capability says so.
+        // Linux and rdma-core `dr_send_allow_fl`: RC only, and with that capability.
         let may = cmd.nic.caps.roce.fl_rc_qp_when_roce_enabled();
         if !may || input.qpc().st() != ServiceType::RC.bits() {
             return Err(refuse!(
@@ -394,7 +395,7 @@ pub(super) fn sqd2rts(cmd: &mut Cmd<'_>) -> Outcome {
     modify(cmd, Transition::SqdToRts)
 }
 
-/// All of them have the layout of RST2INIT_QP.
+/// Makes a transition. All its commands have the layout of RST2INIT_QP.
 fn modify(cmd: &mut Cmd<'_>, transition: Transition) -> Outcome {
     let input: Rst2InitQpIn = cmd.read();
     let (number, mask) = (input.qpn(), input.opt_param_mask());
@@ -404,8 +405,7 @@ fn modify(cmd: &mut Cmd<'_>, transition: Transition) -> Outcome {
     if input.qpc().rae() && !cmd.nic.caps.general.atomic() {
         return Err(refuse!(BAD_PARAM, "remote atomics without that capability"));
     }
-    // A queue pair keeps what it refers to, whatever the context repeats; the three that can change
-    // are looked at.
+    // A queue pair keeps its references, whatever the context repeats; only the three that can change are read.
     let before = cmd.nic.objects.qps.named(number).map(|slot| slot.refs);
     let after = changed_references(cmd, transition, &input, before)?;
     let done = cmd.nic.with_qp(cmd.env, number, |qp, view| {
@@ -451,7 +451,7 @@ fn changed_references(
         must_exist(&objects.rmps, context.srqn_rmpn_xrqn())?;
         refs.srqn = Some(context.srqn_rmpn_xrqn());
     }
-    // Leaving reset takes it without being asked to.
+    // RST2INIT takes the counter set without its mask bit.
     if mask & OPT_COUNTER_SET != 0 || transition == Transition::RstToInit {
         let set = context.counter_set_id();
         if set != 0 {
@@ -472,7 +472,7 @@ pub(super) fn to_rst(cmd: &mut Cmd<'_>) -> Outcome {
     output(&ToRstQpOut::new())
 }
 
-/// A transition without a context.
+/// Makes a transition without a context.
 fn simple(cmd: &mut Cmd<'_>, number: u32, transition: Transition) -> Result<(), Refusal> {
     if !cmd.nic.objects.qps.contains(number) {
         return Err(refuse!(BAD_RESOURCE, "no such QP", "{number:#x}"));
@@ -487,7 +487,7 @@ fn simple(cmd: &mut Cmd<'_>, number: u32, transition: Transition) -> Result<(), 
     }
 }
 
-/// A refusal of the queue pair itself.
+/// Returns the refusal of a queue pair's own check.
 fn refused(status: CmdStatus, reason: &'static str) -> Refusal {
     Refusal {
         status,

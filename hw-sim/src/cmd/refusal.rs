@@ -1,22 +1,22 @@
-//! Refusals: a status, a reason in words, and the numbers that go with it.
+//! Refusals: a status, a reason in words, and numbers.
 
 use crate::buffer::BufferError;
 use crate::objects::{Table, TableError};
 use mlx_prm::CmdStatus;
 use std::borrow::Cow;
 
-/// A command refused.
+/// A refusal of a command.
 #[derive(Clone, Debug)]
 pub struct Refusal {
     /// Output status.
     pub status: CmdStatus,
-    /// Why; its hash is the syndrome.
+    /// Reason; its hash is the syndrome.
     pub reason: &'static str,
-    /// The numbers that go with it.
+    /// Numbers for the log.
     pub detail: Cow<'static, str>,
 }
 
-/// Refuses with a status and a reason, and perhaps formatted numbers.
+/// Makes a refusal from a status and a reason, with optional formatted numbers.
 macro_rules! refuse {
     ($status:ident, $reason:literal) => {
         $crate::cmd::refusal::Refusal {
@@ -62,7 +62,7 @@ impl From<BufferError> for Refusal {
     }
 }
 
-/// An object that a context names exists.
+/// Checks that an object named by a context exists.
 ///
 /// # Errors
 /// BAD_RESOURCE: it does not.

@@ -45,7 +45,7 @@ pub(super) fn query_rq(cmd: &mut Cmd<'_>) -> Outcome {
 /// CREATE_RQ.
 ///
 /// # Errors
-/// What the device does not have, an object that does not exist, a ring that is not all there.
+/// A feature the device does not have, an object that does not exist, a ring that is not fully mapped.
 fn create(cmd: &mut Cmd<'_>, input: &CreateRqIn) -> Result<u32, Refusal> {
     let context = input.ctx();
     let wq = context.wq();
@@ -58,8 +58,7 @@ fn create(cmd: &mut Cmd<'_>, input: &CreateRqIn) -> Result<u32, Refusal> {
     created_in_reset(context.state())?;
     let objects = &cmd.nic.objects;
     must_exist(&objects.cqs, context.cqn())?;
-    // A queue that only drops never looks at memory and may have none (Linux
-    // `mlx5e_build_drop_rq_param` gives 0).
+    // A queue that only drops does not access memory and may have no PD (Linux `mlx5e_build_drop_rq_param` gives 0).
     let pd = Some(wq.pd()).filter(|&pd| pd != 0);
     if let Some(pd) = pd {
         must_exist(&objects.pds, pd)?;
@@ -99,7 +98,7 @@ fn create(cmd: &mut Cmd<'_>, input: &CreateRqIn) -> Result<u32, Refusal> {
     Ok(number)
 }
 
-/// Queues begin in reset.
+/// Checks that a queue is created in reset.
 pub(super) fn created_in_reset(code: u32) -> Result<(), Refusal> {
     if State::of(code) != Some(State::Reset) {
         return Err(refuse!(BAD_PARAM, "a queue is created in reset", "{code}"));
@@ -107,7 +106,7 @@ pub(super) fn created_in_reset(code: u32) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Frames have no check sequence here.
+/// Refuses scattering of the FCS without that capability; frames have none here.
 fn fcs(cmd: &Cmd<'_>, context: &Rqc) -> Result<(), Refusal> {
     if context.scatter_fcs() && !cmd.nic.caps.eth_offloads.scatter_fcs() {
         return Err(refuse!(BAD_PARAM, "scatter of the FCS is not supported"));
@@ -115,7 +114,7 @@ fn fcs(cmd: &Cmd<'_>, context: &Rqc) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Set 0 is the default one.
+/// Checks a counter set; set 0 is the default.
 fn counter_set(cmd: &Cmd<'_>, context: &Rqc) -> Result<(), Refusal> {
     match context.counter_set_id() {
         0 => Ok(()),
@@ -123,10 +122,10 @@ fn counter_set(cmd: &Cmd<'_>, context: &Rqc) -> Result<(), Refusal> {
     }
 }
 
-/// MODIFY_RQ: fields, and the state.
+/// MODIFY_RQ: changes fields and the state.
 ///
 /// # Errors
-/// No such queue, not in the state that software believes, no such transition.
+/// No such queue; its state is not `rq_state`; no such transition.
 fn modify(cmd: &mut Cmd<'_>, input: &ModifyRqIn) -> Result<(), Refusal> {
     let number = input.rqn();
     let select: &ModifyRqBitmask = input.modify_bitmask();

@@ -29,7 +29,7 @@ pub(super) fn destroy_rqt(cmd: &mut Cmd<'_>) -> Outcome {
     output(&DestroyRqtOut::new())
 }
 
-/// The entries follow.
+/// The entries follow the context.
 pub(super) fn query_rqt(cmd: &mut Cmd<'_>) -> Outcome {
     let (context, entries) = query(cmd, cmd.read::<QueryRqtIn>().rqtn())?;
     let mut out = QueryRqtOut::new();
@@ -65,7 +65,7 @@ fn create(cmd: &mut Cmd<'_>, input: &CreateRqtIn) -> Result<u32, Refusal> {
     Ok(number)
 }
 
-/// The entries behind the context: as many as are in use, all of which exist.
+/// Returns the entries behind the context: `size` of them, all of which exist.
 fn list(cmd: &Cmd<'_>, size: u32, room: u32) -> Result<Vec<u32>, Refusal> {
     if !size.is_power_of_two() || size > room {
         return Err(refuse!(BAD_PARAM, "entries of an RQ table", "{size}"));
@@ -89,7 +89,7 @@ fn list(cmd: &Cmd<'_>, size: u32, room: u32) -> Result<Vec<u32>, Refusal> {
     Ok(entries)
 }
 
-/// MODIFY_RQT: other entries, perhaps of another number.
+/// MODIFY_RQT: replaces the entries; their number may change.
 ///
 /// # Errors
 /// No such table, more entries than there is room for, a receive queue that does not exist.

@@ -1,4 +1,4 @@
-//! The slots of the command queue that the device owns, and what each waits for.
+//! The slots of the command queue that the device owns, and the wait of each.
 
 use crate::fault::CommandFault;
 use crate::init_segment::{LOG_CMDQ_SIZE, LOG_CMDQ_STRIDE};
@@ -22,16 +22,16 @@ pub(super) struct Running {
     pub(super) state: Waiting,
 }
 
-/// What a fetched command waits for.
+/// The event that a fetched command waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Waiting {
-    /// Its time.
+    /// Its execution time.
     Time,
     /// Pages for the firmware.
     Pages,
-    /// Its time; the pages have come.
-    Fed,
-    /// Nothing; it will never be answered.
+    /// Its execution time; the pages have come.
+    PagesAnswered,
+    /// None; it will never be answered.
     Never,
 }
 
@@ -42,12 +42,12 @@ pub struct CommandInterface {
 }
 
 impl CommandInterface {
-    /// Forgets every command.
+    /// Drops every command.
     pub fn reset(&mut self) {
         self.running.clear();
     }
 
-    /// Whether the device owns this slot.
+    /// Returns whether the device owns this slot.
     pub fn owns(&self, slot: u8) -> bool {
         self.running.contains_key(&slot)
     }

@@ -46,7 +46,7 @@ pub(super) fn query_sq(cmd: &mut Cmd<'_>) -> Outcome {
 /// CREATE_SQ.
 ///
 /// # Errors
-/// What the device does not have, an object that does not exist, a ring that is not all there.
+/// A feature the device does not have, an object that does not exist, a ring that is not fully mapped.
 fn create(cmd: &mut Cmd<'_>, input: &CreateSqIn) -> Result<u32, Refusal> {
     let context = input.ctx();
     let wq = context.wq();
@@ -75,7 +75,7 @@ fn create(cmd: &mut Cmd<'_>, input: &CreateSqIn) -> Result<u32, Refusal> {
         ));
     }
     if !cmd.may(RAW_TX) {
-        // Inferred: what else the right would be for.
+        // Inferred: the right has no other purpose.
         return Err(refuse!(
             BAD_PARAM,
             "SQ of a user context without the right to raw frames"
@@ -129,10 +129,10 @@ fn create(cmd: &mut Cmd<'_>, input: &CreateSqIn) -> Result<u32, Refusal> {
     Ok(number)
 }
 
-/// MODIFY_SQ: the state, and nothing else this device has.
+/// MODIFY_SQ: changes the state. This device has no other field to modify.
 ///
 /// # Errors
-/// No such queue, not in the state that software believes, no such transition.
+/// No such queue; its state is not `sq_state`; no such transition.
 fn modify(cmd: &mut Cmd<'_>, input: &ModifySqIn) -> Result<(), Refusal> {
     let (number, wanted) = (input.sqn(), input.ctx());
     let select = input.modify_bitmask();
@@ -149,7 +149,7 @@ fn modify(cmd: &mut Cmd<'_>, input: &ModifySqIn) -> Result<(), Refusal> {
             State::Ready => {}
             State::Reset => sq.queue = SendQueue::default(),
             State::Error => {
-                // What was posted and not looked at is flushed, too; a bad record is found there.
+                // Requests posted but not yet read are flushed, too; reading reports a bad record.
                 let _ = sq.queue.read_record(&sq.rings, view);
             }
         }

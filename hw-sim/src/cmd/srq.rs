@@ -117,7 +117,7 @@ pub(super) fn modify_rmp(cmd: &mut Cmd<'_>) -> Outcome {
             ));
         }
         srq.limit = limit;
-        // Undercut already: the event goes out at once.
+        // The limit is already undercut: the event goes out at once.
         if srq.limit_reached(&mut nic.iommu).unwrap_or(false) {
             nic.queue_event(cmd.env, EventType::SRQ_RQ_LIMIT, number);
         }
@@ -136,7 +136,7 @@ pub(super) fn query_rmp(cmd: &mut Cmd<'_>) -> Outcome {
     else {
         return Err(refuse!(BAD_RESOURCE, "no such RMP", "{number:#x}"));
     };
-    // An unreadable record shows in the log; the counters are then those read last.
+    // An unreadable record is logged; the counters are then those read last.
     let _ = srq.available(&mut nic.iommu);
     let mut out = QueryRmpOut::new();
     let context = out.rmp_context_mut();

@@ -20,7 +20,7 @@ const BEFORE_INIT: u8 = ENABLED | BOOTED;
 const ENABLED_ON: u8 = ENABLED | BOOTED | INITIALISED;
 const BOOTED_ON: u8 = BOOTED | INITIALISED;
 
-/// Which op_mods a command has.
+/// Values of op_mod that a command has.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum OpMods {
     /// Only 0.
@@ -29,7 +29,7 @@ pub(super) enum OpMods {
     UpTo(u32),
     /// Those in this range.
     Range(u32, u32),
-    /// The handler looks.
+    /// The handler checks.
     Any,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Entry {
     pub(super) op_mods: OpMods,
     pub(super) min_input: usize,
     pub(super) reserved: fn(&[u8]) -> Option<usize>,
-    /// It creates something: it waits while the firmware waits for pages.
+    /// True if it creates an object: it waits while the firmware waits for pages.
     pub(super) creates: bool,
     pub(super) handler: Handler,
 }
@@ -91,12 +91,12 @@ fn reserved<C: Command>(input: &[u8]) -> Option<usize> {
     read_padded::<C>(&input[..input.len().min(C::SIZE)]).reserved_bits()
 }
 
-/// The command of an opcode.
+/// Returns the command of an opcode.
 pub(super) fn lookup(opcode: Opcode) -> Option<&'static Entry> {
     TABLE.iter().find(|entry| entry.opcode == opcode)
 }
 
-/// The opcodes of all of them.
+/// Returns the opcodes of all commands.
 pub(super) fn opcodes() -> impl Iterator<Item = Opcode> {
     TABLE.iter().map(|entry| entry.opcode)
 }
@@ -199,7 +199,7 @@ static TABLE: &[Entry] = &[
     Entry::new::<prm::QueryHcaVportGidIn>(INITIALISED, hca_vport::query_hca_vport_gid),
     Entry::new::<prm::QueryHcaVportPkeyIn>(INITIALISED, hca_vport::query_hca_vport_pkey),
     Entry::new::<prm::MadIfcIn>(INITIALISED, mad_ifc::mad_ifc).op_mods(OpMods::Any),
-    // Ethernet queues, and what stands between them and steering.
+    // Ethernet queues, and the objects between them and steering.
     Entry::new::<prm::CreateTirIn>(INITIALISED, tir::create_tir).creates(),
     Entry::new::<prm::ModifyTirIn>(INITIALISED, tir::modify_tir),
     Entry::new::<prm::DestroyTirIn>(INITIALISED, tir::destroy_tir),

@@ -9,7 +9,7 @@ use mlx_prm::{
     QueryTirOut, Tirc,
 };
 
-/// Source and destination of address and port.
+/// Addresses and ports, source and destination.
 const FIELDS: u32 = 0xf;
 
 pub(super) fn create_tir(cmd: &mut Cmd<'_>) -> Outcome {
@@ -37,14 +37,14 @@ pub(super) fn query_tir(cmd: &mut Cmd<'_>) -> Outcome {
     output(&out)
 }
 
-/// A TIR of no transport domain. DPDK's that drops has none: it is made before there is one (`mlx5_devx_tir_attr_set`,
-/// drivers/net/mlx5/mlx5_devx.c).
+/// `transport_domain` of a TIR without one. DPDK's drop TIR has none: it is made before any domain exists
+/// (`mlx5_devx_tir_attr_set`, drivers/net/mlx5/mlx5_devx.c).
 const NO_DOMAIN: u32 = 0;
 
 /// CREATE_TIR.
 ///
 /// # Errors
-/// What the device does not have, or an object that does not exist.
+/// A feature the device does not have, or an object that does not exist.
 fn create(cmd: &mut Cmd<'_>, input: &CreateTirIn) -> Result<u32, Refusal> {
     let context = input.ctx();
     if context.packet_merge_mask() != 0 || context.tls_en() || context.tunneled_offload_en() {
@@ -84,7 +84,7 @@ fn hashing(context: &Tirc) -> Result<(), Refusal> {
         ));
     }
     let fields = context.rx_hash_field_selector_outer().selected_fields();
-    // The SPI of IPsec is not parsed; a TIR for it hashes nothing but addresses.
+    // The SPI of IPsec is not parsed; a TIR for it hashes the addresses only.
     if fields & !(FIELDS | 1 << 4) != 0 {
         return Err(refuse!(BAD_PARAM, "hash fields", "{fields:#x}"));
     }
@@ -94,7 +94,7 @@ fn hashing(context: &Tirc) -> Result<(), Refusal> {
 /// MODIFY_TIR.
 ///
 /// # Errors
-/// No such TIR, or a value it cannot have.
+/// No such TIR, or a value not allowed.
 fn modify(cmd: &mut Cmd<'_>, input: &ModifyTirIn) -> Result<(), Refusal> {
     let (select, context) = (input.bitmask(), input.ctx());
     if select.packet_merge() && context.packet_merge_mask() != 0 {
@@ -128,7 +128,7 @@ fn query(cmd: &mut Cmd<'_>, number: u32) -> Result<Tirc, Refusal> {
 /// DESTROY_TIR.
 ///
 /// # Errors
-/// No such TIR, or an entry forwards to it.
+/// No such TIR, or a flow entry forwards to it.
 fn destroy(cmd: &mut Cmd<'_>, number: u32) -> Result<(), Refusal> {
     let objects = &mut cmd.nic.objects;
     let context = objects.eth.tirs.remove(number)?.context;

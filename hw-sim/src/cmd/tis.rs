@@ -36,7 +36,7 @@ pub(super) fn query_tis(cmd: &mut Cmd<'_>) -> Outcome {
 /// CREATE_TIS.
 ///
 /// # Errors
-/// What the device does not have, or an object that does not exist.
+/// A feature the device does not have, or an object that does not exist.
 fn create(cmd: &mut Cmd<'_>, input: &CreateTisIn) -> Result<u32, Refusal> {
     let context = input.ctx();
     if context.tls_en() || context.underlay_qpn() != 0 {
@@ -52,7 +52,7 @@ fn create(cmd: &mut Cmd<'_>, input: &CreateTisIn) -> Result<u32, Refusal> {
     Ok(number)
 }
 
-/// There is one port: software may name it, or none.
+/// Checks the port affinity: there is one port, and software may name it, or none.
 fn affinity(context: &Tisc) -> Result<(), Refusal> {
     if context.lag_tx_port_affinity() > 1 {
         return Err(refuse!(
@@ -68,7 +68,7 @@ fn affinity(context: &Tisc) -> Result<(), Refusal> {
 /// MODIFY_TIS.
 ///
 /// # Errors
-/// No such TIS, or a value it cannot have.
+/// No such TIS, or a value not allowed.
 fn modify(cmd: &mut Cmd<'_>, input: &ModifyTisIn) -> Result<(), Refusal> {
     let (select, context) = (input.bitmask(), input.ctx());
     let tis = find(cmd, input.tisn())?;

@@ -1,8 +1,8 @@
-//! The clock that a queue's time stamps are of: `ts_format` in its context, and what the capabilities say of it.
+//! Clocks of a queue's time stamps: `ts_format` in its context, and the capabilities for it.
 //!
 //! A device has a free-running clock, one of real time, or both (firmware setting REAL_TIME_CLOCK_ENABLE). A context
-//! asks for either by name, or for the device's default; where only free running exists, anything else is a reserved
-//! value (mlx5_ifc.h, `MLX5_TIMESTAMP_FORMAT_*`; Linux `mlx5_get_sq_default_ts`).
+//! names either, or the device's default. Where only free running exists, any other value is reserved (mlx5_ifc.h,
+//! `MLX5_TIMESTAMP_FORMAT_*`; Linux `mlx5_get_sq_default_ts`).
 
 use super::{Refusal, refuse};
 
@@ -15,7 +15,7 @@ const ONLY_FREE_RUNNING: u32 = 0;
 const ONLY_REAL_TIME: u32 = 1;
 const BOTH: u32 = 2;
 
-/// Whether a device with this capability has the clock of a format.
+/// Returns whether a device with this capability has the clock of a format.
 fn has(capability: u32, format: u32) -> bool {
     match capability {
         ONLY_FREE_RUNNING => format == FREE_RUNNING,
@@ -25,10 +25,10 @@ fn has(capability: u32, format: u32) -> bool {
     }
 }
 
-/// Refuses a send queue whose time stamps would be of a clock that the device does not have.
+/// Refuses a send queue with time stamps of a clock that the device does not have.
 ///
 /// # Errors
-/// BAD_PARAM with the syndrome that ConnectX-6 Dx gives (Linux commit 0f3caaa2c6fb).
+/// BAD_PARAM with the syndrome of ConnectX-6 Dx (Linux commit 0f3caaa2c6fb).
 pub(super) fn of_send_queue(capability: u32, format: u32) -> Result<(), Refusal> {
     if has(capability, format) {
         return Ok(());
@@ -40,10 +40,10 @@ pub(super) fn of_send_queue(capability: u32, format: u32) -> Result<(), Refusal>
     ))
 }
 
-/// Refuses a receive queue whose time stamps would be of a clock that the device does not have.
+/// Refuses a receive queue with time stamps of a clock that the device does not have.
 ///
 /// # Errors
-/// BAD_PARAM. Inferred: that of a send queue is recorded.
+/// BAD_PARAM. Inferred from a send queue's recorded status.
 pub(super) fn of_receive_queue(capability: u32, format: u32) -> Result<(), Refusal> {
     if has(capability, format) {
         return Ok(());

@@ -1,6 +1,6 @@
-//! User memory commands, and finding the memory that a context names: by page list and address, or by user memory.
+//! User memory commands, and look-up of the memory that a context names: by page list and address, or by user memory.
 //!
-//! The driver itself has user memory where `umem_uid_0` is announced, a user context always.
+//! The driver itself has user memory where `umem_uid_0` is set, a user context always.
 
 use super::{Cmd, Outcome, Refusal, output, refuse};
 use crate::buffer::QueueBuffer;
@@ -14,22 +14,22 @@ use mlx_prm::{
 /// Largest page of a page list: five bits count from 4 KiB, and a key's page ends at 2^31, too.
 const LOG_MAX_PAGE: u32 = 31;
 const LOG_MIN_PAGE: u32 = 12;
-/// Bytes a queue's first entry is aligned to, whatever its entries are.
+/// Alignment of a queue's first entry in bytes, whatever the entry size.
 const QUEUE_ALIGNMENT: u64 = 64;
 const RECORD_BYTES: u64 = 8;
 
-/// Where a context says that a queue lies.
+/// Location of a queue, as its context gives it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QueuePlace {
-    /// The user memory it names, and the offset in there.
+    /// Number of the user memory, and the offset in it.
     pub(super) umem: Option<(u32, u64)>,
-    /// Page size of the list behind the command otherwise: log2, less 12.
+    /// Page size of the list behind the command, if there is no user memory: log2, less 12.
     pub(super) log_page_size: u32,
     /// Offset in the list's first page, in 64ths of it.
     pub(super) page_offset: u32,
-    /// Length.
+    /// Length in bytes.
     pub(super) bytes: u64,
-    /// The device writes it.
+    /// True if the device writes it.
     pub(super) written: bool,
 }
 
@@ -96,7 +96,7 @@ fn find<'c>(cmd: &'c Cmd<'_>, number: u32) -> Result<&'c Umem, Refusal> {
 }
 
 impl Cmd<'_> {
-    /// The memory of a queue.
+    /// Returns the memory of a queue.
     pub(super) fn queue(&self, place: QueuePlace) -> Result<QueueBuffer, Refusal> {
         let Some((number, offset)) = place.umem else {
             return self.buffer(place.log_page_size, place.page_offset, place.bytes);
@@ -119,8 +119,8 @@ impl Cmd<'_> {
         self.mapped(buffer, place.bytes)
     }
 
-    /// DMA address of a doorbell record at `address`, or at that offset of user memory `umem`: 8-byte aligned, and an
-    /// address not zero.
+    /// Returns the DMA address of a doorbell record at `address`, or at that offset of user memory `umem`: 8-byte
+    /// aligned, and an address not zero.
     pub(super) fn record(
         &self,
         umem: Option<u32>,
@@ -148,9 +148,9 @@ impl Cmd<'_> {
 /// `wq_type` of a ring.
 const CYCLIC: u32 = 1;
 
-/// What the contexts of both kinds of queues have in common: a ring in the pages behind the command or in user memory.
-/// It begins where it likes in its first page, in 64ths of it: a raw packet queue pair has both its queues in one
-/// buffer (Linux `create_raw_packet_qp_sq`, drivers/infiniband/hw/mlx5/qp.c).
+/// Returns the ring of a queue of either kind, from the pages behind the command or from user memory. It may begin
+/// anywhere in its first page, in 64ths of the page: a raw packet queue pair has both its queues in one buffer (Linux
+/// `create_raw_packet_qp_sq`, drivers/infiniband/hw/mlx5/qp.c).
 pub(super) fn queue_memory(
     cmd: &Cmd<'_>,
     wq: &Wq,

@@ -1,8 +1,8 @@
 //! XRC shared receive queues: the same linked list as a receive memory pool, with a completion queue
 //! and a user index of its own, reached by number over any QP of its domain.
 //!
-//! One table and one number range serve both kinds: drivers keep both in one table, too
-//! (`mlx5_cmd_create_srq` of Linux drivers/infiniband/hw/mlx5/srq_cmd.c).
+//! One table and one number range serve RMPs and XRC SRQs: drivers keep both in one table, too (`mlx5_cmd_create_srq`
+//! of Linux drivers/infiniband/hw/mlx5/srq_cmd.c).
 
 use super::{Cmd, Outcome, Refusal, output, refuse};
 use crate::srq::{Srq, XrcPart};
@@ -97,7 +97,7 @@ pub(super) fn create_xrc_srq(cmd: &mut Cmd<'_>) -> Outcome {
     output(&out)
 }
 
-/// The part that only XRC SRQs have; a receive memory pool is not one.
+/// Returns the part that only XRC SRQs have; refuses a receive memory pool.
 fn part_of(cmd: &Cmd<'_>, number: u32) -> Result<XrcPart, Refusal> {
     announced(cmd)?;
     let srq = cmd.nic.objects.rmps.named(number);
@@ -133,7 +133,7 @@ pub(super) fn arm_xrc_srq(cmd: &mut Cmd<'_>) -> Outcome {
         ));
     }
     srq.limit = input.lwm();
-    // Undercut already: the event goes out at once.
+    // The limit is already undercut: the event goes out at once.
     if srq.limit_reached(&mut nic.iommu).unwrap_or(false) {
         nic.queue_event(cmd.env, EventType::SRQ_RQ_LIMIT, number);
     }
@@ -147,7 +147,7 @@ pub(super) fn query_xrc_srq(cmd: &mut Cmd<'_>) -> Outcome {
     let Some(srq) = nic.objects.rmps.named_mut(number) else {
         return Err(refuse!(BAD_RESOURCE, "no such XRC SRQ", "{number:#x}"));
     };
-    // An unreadable record shows in the log; the counters are then those read last.
+    // An unreadable record is logged; the counters are then those read last.
     let available = srq.available(&mut nic.iommu).unwrap_or(0);
     let [_, _, a, b, c, d, e, f] = srq.doorbell_record.to_be_bytes();
     let mut out = QueryXrcSrqOut::new();

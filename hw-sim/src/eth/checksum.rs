@@ -1,15 +1,14 @@
-//! Internet checksums: computed for what is sent, checked and summed up for what is received.
+//! Internet checksums: computed for frames sent, checked and summed for frames received.
 //!
-//! A send WQE asks for the IPv4 header's checksum and for TCP's or UDP's, each by a bit; whatever
-//! stands in the field before does not count (drivers leave the pseudo header's sum there). For a
-//! frame received the CQE says whether the IP header and the transport checksum are good, and has the
-//! one's complement sum of the IP packet, from which software finishes checksums of protocols the
-//! device does not know (RFC 1071).
+//! A send WQE asks for the IPv4 header's checksum and for TCP's or UDP's, each by a bit. The field's previous content
+//! is ignored (drivers leave the pseudo header's sum there). For a received frame the CQE reports whether the IP
+//! header and the transport checksum are good. It also carries the one's complement sum of the IP packet, from which
+//! software finishes checksums of protocols the device does not know (RFC 1071).
 
 use crate::wire::frame::{Headers, Ip, IpVersion, Protocol, TCP, UDP};
 use crate::wire::ones_complement_sum;
 
-/// Fills the checksums asked for into a frame. What the frame does not have gets none.
+/// Fills the requested checksums into a frame, as far as the frame has those headers.
 pub fn fill(frame: &mut [u8], network: bool, transport: bool) {
     let Some(headers) = Headers::of(frame) else {
         return;
@@ -37,7 +36,7 @@ pub fn fill(frame: &mut [u8], network: bool, transport: bool) {
     }
 }
 
-/// What a CQE says of a received frame's checksums.
+/// Checksum fields of a received frame's CQE.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// There is an IP header, and it is good.
@@ -49,7 +48,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Checks a frame. `all` sums up everything behind the Ethernet header and not the IP packet alone.
+    /// Checks a frame. With `all` the sum covers everything behind the Ethernet header, else the IP packet.
     pub fn of(frame: &[u8], headers: &Headers, all: bool) -> Self {
         let sum_of_all = || {
             frame
@@ -84,7 +83,7 @@ impl Verdict {
     }
 }
 
-/// The sum over pseudo header, transport header and data.
+/// Returns the sum over pseudo header, transport header and data.
 fn transport_sum(frame: &[u8], ip: &Ip) -> u16 {
     debug_assert!(matches!(ip.protocol, TCP | UDP));
     let data = &frame[ip.at + ip.header_bytes..ip.end];

@@ -1,8 +1,8 @@
 //! Flow tables, groups and entries: the objects. [`super::steering`] walks them.
 //!
-//! A table has 2^`log_size` entries and a level; a group owns a range of entries nobody else owns; an
-//! entry lies in its group's range and forwards to tables of higher levels, or to TIRs. The first table of
-//! a frame is the root that software has named, or else the driver's table of the lowest level.
+//! A table has 2^`log_size` entries and a level. A group owns a range of entries of its table, without overlap. An
+//! entry lies in its group's range and forwards to tables of higher levels, or to TIRs. A frame begins at the root
+//! that software has set, or else at the driver's table of the lowest level.
 
 use super::matching::Pattern;
 use crate::card::seat::Place;
@@ -10,14 +10,14 @@ use crate::objects::{DRIVER, Table};
 use mlx_prm::{FlowContext, FlowTableContext, FteMatchParam};
 use std::collections::BTreeMap;
 
-/// `table_miss_action`: on with the table named.
+/// `table_miss_action`: continue with the named table.
 pub(crate) const MISS_TABLE: u32 = 1;
-/// Tables of a function.
+/// Limit of tables of a function.
 const MOST_TABLES: u32 = 1 << 12;
-/// Flow counters of a function.
+/// Limit of flow counters of a function.
 pub(crate) const MOST_COUNTERS: u32 = 1 << 15;
 
-/// What entries that name it have met. Inferred: octets are those of the frame as software sees it, without its FCS.
+/// Counts of the entries that name it. Inferred: octets are those of the frame as software sees it, without its FCS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowCounter {
     /// Frames.
@@ -34,7 +34,7 @@ impl FlowCounter {
     }
 }
 
-/// Where an entry sends a frame.
+/// Destination of a frame by an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
     /// Another table.
@@ -48,17 +48,17 @@ pub enum Destination {
 /// An entry.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// As it was set.
+    /// The context as it was set.
     pub context: FlowContext,
-    /// The list behind it, as it was set.
+    /// The list behind the context, as it was set.
     pub list: Vec<u64>,
-    /// What it compares.
+    /// Bits that it compares.
     pub mask: Pattern,
-    /// With what.
+    /// Values that it compares with.
     pub value: Pattern,
-    /// Where it sends frames.
+    /// Destinations of matching frames.
     pub destinations: Vec<Destination>,
-    /// What it counts in.
+    /// Counters of matching frames.
     pub counters: Vec<u32>,
 }
 
@@ -71,7 +71,7 @@ pub struct Group {
     pub end: u32,
     /// `match_criteria_enable`.
     pub enable: u32,
-    /// As it was created.
+    /// Match criteria as created.
     pub criteria: FteMatchParam,
     pub(crate) mask: Pattern,
 }
@@ -79,16 +79,15 @@ pub struct Group {
 /// A table.
 #[derive(Clone, Debug)]
 pub struct FlowTable {
-    /// As created and modified.
+    /// The context as created and modified.
     pub context: FlowTableContext,
-    /// Entries by index; the lowest that matches counts.
+    /// Entries by index; the lowest that matches applies.
     pub entries: BTreeMap<u32, Entry>,
     pub(crate) groups: BTreeMap<u32, Group>,
     pub(crate) next_group: u32,
 }
 
-/// The flow tables of one type: a function's for what it receives, the e-switch's, or an access list of one of its
-/// vports.
+/// The flow tables of one type: of a function's receive side, of the e-switch, or an access list of a vport.
 pub struct FlowTables {
     /// By number.
     pub tables: Table<FlowTable>,
@@ -104,7 +103,7 @@ impl Default for FlowTables {
 }
 
 impl FlowTables {
-    /// None.
+    /// Returns an empty set.
     pub fn new() -> Self {
         Self {
             tables: Table::new("flow table", 0xd1, 0x00ff_fffe, MOST_TABLES),
@@ -114,21 +113,21 @@ impl FlowTables {
         }
     }
 
-    /// Drops all of them.
+    /// Drops all tables.
     pub fn clear(&mut self) {
         self.tables.clear();
         (self.root, self.groups, self.entries) = (None, 0, 0);
     }
 
-    /// The table a received frame begins at.
+    /// Returns the table that a received frame begins at.
     #[inline]
     pub fn root(&self) -> Option<u32> {
-        // As for nearly every access list.
+        // Fast path: nearly every access list is empty.
         if self.root.is_none() && self.tables.is_empty() {
             return None;
         }
         self.root.or_else(|| {
-            // User contexts have theirs beside it, and are sent frames by the driver's.
+            // Only the driver's tables count: user contexts have tables of their own, reached from the driver's.
             let drivers = self.tables.owned_by(DRIVER);
             let level = |number| Some(self.tables.get(number)?.context.level());
             drivers

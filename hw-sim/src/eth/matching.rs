@@ -1,9 +1,9 @@
-//! Matching: a frame as the struct that flow groups and entries compare.
+//! Matching: a frame in the struct that flow groups and entries compare.
 //!
-//! A group has ones where its entries compare, an entry its values in the same places; so a frame is put
-//! into that struct once, and matches an entry if the two agree under the group's ones. Only the outer
-//! headers are compared, and in the e-switch the vport a frame comes from; a group that wants more is refused. What a
-//! frame does not have is zero: an entry for UDP ports says so by its protocol.
+//! A group has ones where its entries compare, an entry its values in the same places. So a frame is converted to
+//! that struct once, and matches an entry if the two agree under the group's ones. Only the outer headers are
+//! compared, and in the e-switch the vport a frame comes from; a group that compares more is refused. Fields that a
+//! frame does not have are zero: an entry for UDP ports also compares the protocol.
 
 use crate::wire::frame::{CUSTOMER_TAG, Headers, IpVersion, Protocol, SERVICE_TAG};
 use mlx_prm::{FteMatchParam, FteMatchSetLyr24, FteMatchSetMisc, match_criteria};
@@ -18,7 +18,8 @@ const SOURCE: usize = WORDS - 1;
 pub struct Pattern([u64; WORDS]);
 
 impl Pattern {
-    /// What a group compares; none if it is more than the outer headers and, where frames have a `source`, that.
+    /// Returns the bits that a group compares; `None` if it compares more than the outer headers and, where frames
+    /// have a `source`, that.
     pub fn of_criteria(enable: u32, criteria: &FteMatchParam, source: bool) -> Option<Self> {
         let known = match_criteria::OUTER_HEADERS | match_criteria::MISC_PARAMETERS;
         if enable & !known != 0 {
@@ -38,14 +39,14 @@ impl Pattern {
             return Some(mask);
         }
         let outer = criteria.outer_headers();
-        // What kind of transport header by code, and IPv4's header length: no field of a frame here.
+        // Refused: `l4_type` and other fields that no frame here has.
         if outer.reserved_bits().is_some() || outer.l4_type() != 0 {
             return None;
         }
         Some(Self::of_set(outer).from(mask.0[SOURCE]))
     }
 
-    /// An entry's values, those that its group compares.
+    /// Returns an entry's values under its group's mask.
     pub fn of_value(value: &FteMatchParam, mask: Self) -> Self {
         let source = value.misc_parameters().source_port();
         Self::of_set(value.outer_headers())
@@ -53,13 +54,13 @@ impl Pattern {
             .under(mask)
     }
 
-    /// The packet as it comes from the vport of this number.
+    /// Returns the pattern with the source vport set.
     pub const fn from(mut self, source: u64) -> Self {
         self.0[SOURCE] = source;
         self
     }
 
-    /// A frame.
+    /// Returns a frame's pattern.
     pub fn of_headers(headers: &Headers) -> Self {
         let mut set = FteMatchSetLyr24::new();
         let [high, low] = split(headers.src);
@@ -115,7 +116,7 @@ impl Pattern {
         Self(words)
     }
 
-    /// Only what `mask` has ones for.
+    /// Returns the pattern under `mask`.
     pub fn under(self, mask: Self) -> Self {
         let mut words = self.0;
         for (word, ones) in words.iter_mut().zip(mask.0) {
@@ -125,7 +126,7 @@ impl Pattern {
     }
 }
 
-/// The upper four and the lower two bytes of an address.
+/// Splits an address into its upper four and its lower two bytes.
 fn split([a, b, c, d, e, f]: [u8; 6]) -> [u32; 2] {
     [
         u32::from_be_bytes([a, b, c, d]),

@@ -4,16 +4,15 @@
 //!   SQ -> TIS -> frame -> link            link -> frame -> flow tables -> TIR -> (RQ table) -> RQ
 //! ```
 //!
-//! A send queue's WQE is a frame: headers inline, data behind pointers, checksums and segmentation left
-//! to the device if the WQE says so ([`transmit`]). A frame that is not RoCE walks the flow tables from
-//! the root on ([`flow`], [`matching`]); where it is handed to a TIR, that names the receive queue or
-//! finds it by a hash ([`rss`]), whose next WQE takes the frame ([`receive`]). The peer's bytes are any
-//! bytes: nothing in a frame is believed that was not looked at ([`frame`](crate::wire::frame)).
+//! A send queue's WQE is a frame: headers inline, data behind pointers, checksums and segmentation left to the device
+//! if the WQE asks for it ([`transmit`]). A frame that is not RoCE walks the flow tables from the root on ([`flow`],
+//! [`matching`]). A TIR that it reaches names the receive queue or selects it by a hash ([`rss`]), and the queue's
+//! next WQE takes the frame ([`receive`]). The peer's bytes are arbitrary: every field of a frame is checked before
+//! use ([`frame`](crate::wire::frame)).
 //!
-//! Each object has a module here, and one of the same name in `cmd` with its commands. What
-//! refers to what is counted: TIS and TIR to their transport domain, queues to CQ, PD, UAR and TIS, a TIR
-//! to its RQ or RQ table, a table to its RQs, an entry to its TIRs and tables, a table to the one its
-//! misses go to.
+//! Each object has a module here, and one of the same name in `cmd` with its commands. References are counted: of TIS
+//! and TIR to their transport domain, of queues to CQ, PD, UAR and TIS, of a TIR to its RQ or RQ table, of a table to
+//! its RQs, of an entry to its TIRs and tables, of a table to its miss table.
 
 pub mod checksum;
 pub mod flow;
@@ -34,7 +33,7 @@ use crate::capabilities::Capabilities;
 use crate::cmd::refusal::{Refusal, refuse};
 use crate::objects::Table;
 
-/// Numbers of send queues begin here; queue pairs, whose doorbells look the same, end below.
+/// First number of send queues; queue pairs, whose doorbells look the same, end below.
 pub const FIRST_SQN: u32 = 0x80_0003;
 const LAST: u32 = 0x00ff_fffe;
 /// State of a receive or send queue (PRM, RQC and SQC `state`).
@@ -47,7 +46,7 @@ const LAST: u32 = 0x00ff_fffe;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum State {
-    /// No WQE is looked at.
+    /// No WQE is read.
     #[default]
     Reset,
     /// Frames pass.
@@ -57,7 +56,7 @@ pub enum State {
 }
 
 impl State {
-    /// The state of a code in a context.
+    /// Returns the state for a context's code.
     pub const fn of(code: u32) -> Option<Self> {
         match code {
             0 => Some(Self::Reset),
@@ -67,7 +66,7 @@ impl State {
         }
     }
 
-    /// Its code in a context.
+    /// Returns a context's code for the state.
     pub const fn code(self) -> u32 {
         match self {
             Self::Reset => 0,
@@ -76,12 +75,12 @@ impl State {
         }
     }
 
-    /// Whether MODIFY may go there.
+    /// Returns whether MODIFY permits this transition.
     pub const fn may_become(self, next: Self) -> bool {
         !matches!((self, next), (Self::Error, Self::Ready))
     }
 
-    /// The state a MODIFY command leads to: software named the present one and the next one.
+    /// Returns the state after a MODIFY command, in which software names the present state and the next.
     pub(crate) fn modified(self, present: u32, next: u32) -> Result<Self, Refusal> {
         if present != self.code() {
             return Err(refuse!(
@@ -114,16 +113,16 @@ pub struct EthObjects {
     pub rqs: Table<rq::RqSlot>,
     /// Send queues.
     pub sqs: Table<sq::SqSlot>,
-    /// Steering.
+    /// Flow tables of the receive side.
     pub flow: flow::FlowTables,
-    /// What entries count in.
+    /// Flow counters.
     pub counters: Table<flow::FlowCounter>,
-    /// Frames that no flow table wanted (QUERY_VNIC_ENV `nic_receive_steering_discard`).
+    /// Frames that steering sent to no TIR (QUERY_VNIC_ENV `nic_receive_steering_discard`).
     pub discarded: u64,
 }
 
 impl EthObjects {
-    /// Empty tables, as large as the capabilities in force allow.
+    /// Returns empty tables, as large as the current capabilities allow.
     pub fn new(caps: &Capabilities) -> Self {
         let general = &caps.general;
         let some = |log: u32| 1_u32.checked_shl(log).unwrap_or(u32::MAX);
@@ -139,7 +138,7 @@ impl EthObjects {
         }
     }
 
-    /// Kinds and counts.
+    /// Returns kinds and counts.
     pub fn census(&self) -> [(&'static str, usize); 7] {
         [
             (self.tises.kind(), self.tises.len()),
@@ -152,7 +151,7 @@ impl EthObjects {
         ]
     }
 
-    /// Whose commands follow.
+    /// Sets the owner of objects that the next commands create.
     pub fn act_for(&mut self, owner: u16) {
         self.tises.act_for(owner);
         self.tirs.act_for(owner);
@@ -163,7 +162,7 @@ impl EthObjects {
         self.counters.act_for(owner);
     }
 
-    /// What a user context owns.
+    /// Returns the kind and number of each object a user context owns.
     pub fn owned_by(&self, owner: u16) -> impl Iterator<Item = (&'static str, u32)> {
         self.tises
             .owned_by(owner)

@@ -1,8 +1,8 @@
 //! Receiving: from a frame at the port to CQEs.
 //!
-//! The port takes frames for its own address, for those in the vport's lists, for all stations, and
-//! whatever promiscuity adds. They walk the flow tables; each TIR they are handed to puts a copy into one
-//! receive queue. A frame the function sent itself comes back only to TIRs that want it.
+//! The port accepts frames for its own address, for those in the vport's lists, for all stations, and those that
+//! promiscuity adds. They walk the flow tables; each TIR they reach puts a copy into one receive queue. A frame the
+//! function sent itself returns only to TIRs with loopback on.
 
 use super::checksum::Verdict;
 use super::matching::Pattern;
@@ -21,7 +21,7 @@ const L4_OK: u8 = 4;
 /// `l4_l3_hdr_type`: IP version in bits 3:2.
 const L3_IPV6: u8 = 1 << 2;
 const L3_IPV4: u8 = 2 << 2;
-/// Transport in bits 6:4: TCP without acknowledgement, UDP, TCP that only acknowledges, TCP with data.
+/// Transport in bits 6:4: TCP without acknowledgement, UDP, TCP with only an acknowledgement, TCP with data.
 const L4_TCP: u8 = 1 << 4;
 const L4_UDP: u8 = 2 << 4;
 const L4_TCP_ACK: u8 = 3 << 4;
@@ -29,19 +29,19 @@ const L4_TCP_ACK_DATA: u8 = 4 << 4;
 const TCP_ACK: u16 = 0x10;
 
 impl Nic {
-    /// Whether received frames are steered at all: without flow tables none is for software.
+    /// Returns whether received frames are steered: without flow tables none is for software.
     pub fn takes_ethernet(&self) -> bool {
         self.objects.eth.flow.root().is_some()
     }
 
-    /// A frame that is no RoCE packet of ours arrived.
+    /// Handles a received frame that is no RoCE packet for this function.
     pub fn ethernet_received(&mut self, env: &mut Env, frame: &[u8], origin: Origin) {
         let looped = origin.is_itself();
         let mut sealed = Vec::new();
         let frame = if env.seals() || !is_roce(frame) {
             frame
         } else {
-            // Software may look at it.
+            // Software may read the ICRC.
             sealed.extend_from_slice(frame);
             seal(&mut sealed);
             &sealed
@@ -101,8 +101,9 @@ impl Nic {
         }
     }
 
-    /// What the port lets through to steering. Inferred: a copy of a frame that the function has sent to a group does
-    /// not come by the port's list of groups. rdma-core's tests send to one that nobody lists (`PacketConsts.DST_MAC`).
+    /// Returns the headers of a frame that the port lets through to steering. Inferred: copies of multicast that the
+    /// function has sent skip the port's list of groups. rdma-core's tests send to a group that is in no list
+    /// (`PacketConsts.DST_MAC`).
     fn for_software(
         &self,
         env: &Env,
@@ -126,7 +127,7 @@ impl Nic {
         });
         match taken {
             Some((Taken::Whole, _)) | None => {}
-            Some((Taken::Starved, counter_set)) => {
+            Some((Taken::NoWqe, counter_set)) => {
                 self.objects.count(counter_set, QCounter::OutOfBuffer);
                 self.count_drop(env, "no receive WQE");
             }
@@ -157,18 +158,18 @@ impl Nic {
         }
     }
 
-    /// A frame leaves a send queue.
+    /// Counts and forwards a frame from a send queue.
     pub fn frame_sent(&mut self, env: &mut Env, sqn: u32, frame: Vec<u8>) {
         let Some(headers) = Headers::of(&frame) else {
             return;
         };
-        // What turns around at the port has not left it.
+        // A frame that loops back at the port has not left it.
         let turns_around = env.card(self.seat).turns_around(self.seat.vport, &frame);
         if env.is_up(self.seat) && !turns_around {
             let transmitted = &mut env.port_mut(self.seat).ethernet.transmitted;
             transmitted.count(headers.dst, frame.len());
         }
-        // Unicast to the own address turns around at the port; of multicast a copy does.
+        // Unicast to the own address loops back at the port; of multicast a copy does.
         if headers.is_multicast()
             && let Some(domain) = self.domain_of(sqn)
             && self.wants_own_multicast(env, domain)
@@ -176,13 +177,13 @@ impl Nic {
             env.loop_back_within(self.index, frame.clone(), domain);
         }
         if !env.seals() && is_roce(&frame) {
-            // Software made it, with whatever ICRC it has.
+            // Software made the frame, and its ICRC may be anything.
             env.seal();
         }
         env.frames.push_back((self.index, frame.into()));
     }
 
-    /// The transport domain that a send queue is in.
+    /// Returns the transport domain of a send queue.
     fn domain_of(&self, sqn: u32) -> Option<u32> {
         let eth = &self.objects.eth;
         let tis = eth.tises.get(eth.sqs.get(sqn)?.tis?)?;
@@ -196,7 +197,7 @@ impl Nic {
     }
 }
 
-/// `l4_l3_hdr_type`, without the VLAN bit.
+/// Returns `l4_l3_hdr_type`, without the VLAN bit.
 fn header_types(headers: &Headers) -> u8 {
     let Some(ip) = headers.ip else {
         return 0;

@@ -1,4 +1,4 @@
-//! Receive queues: a ring of WQEs that frames are scattered into.
+//! Receive queues: a ring of WQEs into which frames are scattered.
 
 use super::State;
 use super::rss::Hash;
@@ -11,15 +11,15 @@ use mlx_prm::{Cqe64, CqeOpcode, ErrCqe, Rqc, Syndrome};
 /// User index that means "as CQE version 0".
 const NO_USER_INDEX: u32 = 0xff_ffff;
 
-/// A receive queue's place in the table.
+/// Entry of a receive queue in the table.
 pub struct RqSlot {
     /// `None` while one of its methods runs.
     pub rq: Option<Box<Rq>>,
     /// Its completion queue.
     pub cqn: u32,
-    /// Its protection domain; none where no memory is ever touched.
+    /// Its protection domain; none for a queue that only drops.
     pub pd: Option<u32>,
-    /// User memory it lies in.
+    /// User memory that its ring and record lie in.
     pub places: Places,
 }
 
@@ -33,7 +33,7 @@ pub struct Rq {
     pub(crate) queue: ReceiveQueue,
 }
 
-/// What a CQE says of a frame besides its length.
+/// Fields of a frame's CQE besides its length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// The hash.
@@ -46,24 +46,24 @@ pub struct Report {
     pub header_types: u8,
     /// A VLAN tag that may be stripped.
     pub vlan: Option<u16>,
-    /// Of the flow table entry.
+    /// Flow tag of the flow table entry.
     pub flow_tag: u32,
 }
 
-/// What became of a frame.
+/// Result of a received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// It is in memory.
+    /// Written to memory.
     Whole,
-    /// There was no WQE.
-    Starved,
+    /// No WQE was posted.
+    NoWqe,
     /// The queue is not ready.
     Idle,
-    /// A WQE was used up and the frame lost.
+    /// A WQE was consumed and the frame lost.
     Failed,
 }
 
-/// Where a VLAN tag lies in a frame.
+/// Bytes of a frame that hold its VLAN tag.
 const TAG: std::ops::Range<usize> = 12..16;
 
 impl Rq {
@@ -77,7 +77,7 @@ impl Rq {
         }
     }
 
-    /// Puts a frame into the next WQE.
+    /// Scatters a frame into the next WQE.
     pub fn receive(&mut self, frame: &[u8], report: &Report, host: &mut dyn Host) -> Taken {
         if self.state != State::Ready {
             return Taken::Idle;
@@ -85,7 +85,7 @@ impl Rq {
         let scope = self.scope();
         let mut wqe = match self.queue.take_own(&self.rings, scope, host) {
             Ok(Some(wqe)) => wqe,
-            Ok(None) => return Taken::Starved,
+            Ok(None) => return Taken::NoWqe,
             Err(error) => {
                 if error == TakeError::Record {
                     host.driver_bug(format!(
@@ -112,7 +112,7 @@ impl Rq {
                 Taken::Whole
             }
             Err(ScatterError::TooLong) => {
-                // The frame does not fit; the queue goes on (Linux recovers from others only,
+                // The frame does not fit; the queue stays ready (Linux recovers the queue from other syndromes only,
                 // `cqe_syndrome_needs_recover`).
                 self.error(wqe.counter, Syndrome::LOCAL_LENGTH_ERR, host);
                 Taken::Failed
@@ -154,7 +154,7 @@ impl Rq {
             .set_byte_cnt(bytes)
             .set_timestamp(host.now())
             .set_qpn(report.flow_tag)
-            .set_wqe_counter(self.rings.told(host, counter))
+            .set_wqe_counter(self.rings.cqe_counter(host, counter))
             .set_op_own_parts(CqeOpcode::RESP_SEND, 0, false, false);
         host.complete(self.context.cqn(), cqe, false);
     }
@@ -164,18 +164,18 @@ impl Rq {
         cqe.set_srqn_uidx(self.user_index(host))
             .set_syndrome(syndrome.0)
             .set_qpn(self.number)
-            .set_wqe_counter(self.rings.told(host, counter))
+            .set_wqe_counter(self.rings.cqe_counter(host, counter))
             .set_op_own(CqeOpcode::RESP_ERR.0 << 4);
         host.complete(self.context.cqn(), cqe.into(), true);
     }
 
-    /// Goes to ERR and flushes what is posted.
+    /// Moves the queue to ERR and flushes posted WQEs.
     pub fn fail(&mut self, host: &mut dyn Host) {
         self.state = State::Error;
         if !self.context.flush_in_error_en() {
             return;
         }
-        // At most one ring full, however often software writes the record meanwhile.
+        // At most one ring full, even if software keeps writing the record.
         let most = self.rings.receive.map_or(0, Ring::entries);
         for _ in 0..most {
             let Ok(Some(counter)) = self.queue.skip(&self.rings, host) else {
@@ -198,7 +198,7 @@ impl Rq {
 }
 
 impl Rq {
-    /// Counter set of frames for which there is no WQE.
+    /// Returns the counter set that counts frames without a WQE.
     pub fn counter_set(&self) -> u32 {
         self.context.counter_set_id()
     }

@@ -1,11 +1,10 @@
-//! Receive side scaling: which of a table's receive queues a packet goes to.
+//! Receive side scaling: the choice of a table's receive queue for a packet.
 //!
-//! An indirect TIR names an RQ table, a hash function and the header fields to hash. Fields are taken
-//! in the order source address, destination address, source port, destination port; a packet that does
-//! not have what the TIR selects (the version or the transport differs) is hashed over what it has.
-//! The low bits of the hash index the table. Toeplitz is Microsoft's function ("RSS Hashing Functions").
-//! Symmetric hashing replaces each pair of fields by their OR and their XOR, so that both directions of
-//! a connection come out alike (Linux `RXH_XFRM_SYM_OR_XOR`).
+//! An indirect TIR names an RQ table, a hash function and the header fields to hash. Fields are hashed in the order
+//! source address, destination address, source port, destination port. A packet that lacks selected fields (the
+//! version or the transport differs) is hashed over those it has. The low bits of the hash index the table. Toeplitz
+//! is Microsoft's function ("RSS Hashing Functions"). Symmetric hashing replaces each pair of fields by their OR and
+//! their XOR, so that both directions of a connection have the same hash (Linux `RXH_XFRM_SYM_OR_XOR`).
 
 use crate::wire::frame::{Headers, IpVersion, Protocol};
 use mlx_prm::{RxHashFieldSelect, Tirc};
@@ -18,13 +17,13 @@ const SOURCE_PORT: u32 = 4;
 const DESTINATION_PORT: u32 = 8;
 const L3_IPV6: u32 = 1;
 const L4_UDP: u32 = 1;
-/// Both addresses and both ports.
+/// Longest input in bytes: both addresses and both ports.
 const MOST_INPUT: usize = 36;
 
-/// What a TIR does with headers.
+/// Hash function of a TIR.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HashFunction {
-    /// Nothing: entry 0.
+    /// No hash: entry 0.
     #[default]
     None,
     /// All bytes XORed, inverted.
@@ -34,7 +33,7 @@ pub enum HashFunction {
 }
 
 impl HashFunction {
-    /// As the TIR context codes it.
+    /// Returns the function for a TIR context's code.
     pub const fn of(code: u32) -> Option<Self> {
         match code {
             0 => Some(Self::None),
@@ -45,7 +44,7 @@ impl HashFunction {
     }
 }
 
-/// A hash, and what a CQE says was hashed.
+/// A hash, and the type of its input for the CQE.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hash {
     /// The value.
@@ -54,7 +53,7 @@ pub struct Hash {
     pub kind: u8,
 }
 
-/// Hashes a packet as a TIR says.
+/// Hashes a packet with a TIR's settings.
 pub fn hash(tir: &Tirc, headers: &Headers) -> Hash {
     let function = HashFunction::of(tir.rx_hash_fn()).unwrap_or_default();
     if function == HashFunction::None {
@@ -83,7 +82,7 @@ struct Input {
 }
 
 impl Input {
-    /// Takes what the selector names; the `rss_hash_type` of it.
+    /// Adds the fields that the selector names; returns their `rss_hash_type`.
     fn select(&mut self, select: &RxHashFieldSelect, headers: &Headers) -> u8 {
         let fields = select.selected_fields();
         let Some(ip) = headers.ip else {
@@ -139,7 +138,8 @@ impl Input {
     }
 }
 
-/// The Toeplitz hash: for every bit set in the input, the 32 bits of the key that begin there.
+/// Returns the Toeplitz hash: the XOR, over every bit set in the input, of the 32 bits of the key that begin at its
+/// position.
 pub fn toeplitz(key: &[u8; KEY_BYTES], input: &[u8]) -> u32 {
     let mut result = 0;
     let [a, b, c, d, ..] = *key;
@@ -162,15 +162,14 @@ mod tests {
     use crate::wire::frame::{Ip, Transport};
     use std::net::IpAddr;
 
-    /// The key of "Verifying the RSS Hash Calculation" (Microsoft, Windows driver documentation).
+    /// Key of "Verifying the RSS Hash Calculation" (Microsoft, Windows driver documentation).
     const KEY: [u8; KEY_BYTES] = [
         0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f,
         0xb0, 0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30,
         0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
     ];
 
-    /// Source, its port, destination, its port, hash over the addresses, hash with the ports, as that
-    /// page has them.
+    /// Source, its port, destination, its port, hash over the addresses, hash with the ports, from that page.
     const VECTORS: [(&str, u16, &str, u16, u32, u32); 8] = [
         (
             "66.9.149.187",

@@ -1,28 +1,28 @@
 //! Large sends: one WQE, many frames (opcode LSO).
 //!
-//! The inline headers of the WQE are the headers of every frame; the data is cut into pieces of `mss`
-//! bytes. From frame to frame the IPv4 identification counts up and TCP's sequence number advances; FIN
-//! and PSH are left to the last frame, CWR to the first; lengths are set to the frame's own. UDP is cut
-//! the same way, each frame a datagram of its own (Linux `mlx5e_udp_gso_handle_tx_skb`).
+//! The inline headers of the WQE become the headers of every frame; the data is cut into pieces of `mss` bytes. From
+//! frame to frame the IPv4 identification counts up and TCP's sequence number advances. FIN and PSH are set in the
+//! last frame only, CWR in the first only. Lengths are the frame's own. UDP is cut the same way, each frame a
+//! datagram of its own (Linux `mlx5e_udp_gso_handle_tx_skb`).
 
 use super::checksum;
 use crate::wire::frame::{Headers, IpVersion, Protocol};
 
-/// FIN and PSH, in the byte of flags.
+/// FIN and PSH, in TCP's flags byte.
 const LAST_ONLY: u8 = 0x01 | 0x08;
-/// CWR, likewise.
+/// CWR, in TCP's flags byte.
 const FIRST_ONLY: u8 = 0x80;
 
-/// What the Ethernet segment asks for.
+/// Offloads that the Ethernet segment requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offload {
     /// Compute the IPv4 header's checksum.
     pub network: bool,
-    /// Compute TCP's or UDP's.
+    /// Compute TCP's or UDP's checksum.
     pub transport: bool,
 }
 
-/// Cuts `data` into frames that each begin with `header`. None if the header does not end behind TCP or
+/// Cuts `data` into frames that each begin with `header`. Returns `None` if the header does not end behind TCP or
 /// UDP, or `mss` is 0.
 pub fn segment(header: &[u8], data: &[u8], mss: usize, offload: Offload) -> Option<Vec<Vec<u8>>> {
     let headers = Headers::of(header)?;
@@ -44,7 +44,7 @@ pub fn segment(header: &[u8], data: &[u8], mss: usize, offload: Offload) -> Opti
     Some(frames.collect())
 }
 
-/// Where the fields that change are.
+/// Offsets of the fields that change.
 struct Located {
     version: IpVersion,
     ip_at: usize,
@@ -53,8 +53,7 @@ struct Located {
     tcp: bool,
 }
 
-/// The headers of a large send state the length of the whole, or zero; so they are located by what they
-/// are and not by what they state.
+/// Locates the headers of a large send by their types: their length fields hold the length of the whole, or zero.
 fn located(header: &[u8], headers: &Headers) -> Option<Located> {
     let ip = headers.ip?;
     let mut whole = header.to_vec();

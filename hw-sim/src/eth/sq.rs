@@ -1,4 +1,4 @@
-//! Send queues. [`super::transmit`] executes what is posted.
+//! Send queues. [`super::transmit`] executes their WQEs.
 
 use super::State;
 use crate::host::{Host, KeyScope};
@@ -10,15 +10,15 @@ use mlx_prm::Sqc;
 /// User index that means "as CQE version 0".
 const NO_USER_INDEX: u32 = 0xff_ffff;
 
-/// A send queue's place in the table.
+/// Entry of a send queue in the table.
 pub struct SqSlot {
     /// `None` while one of its methods runs.
     pub sq: Option<Box<Sq>>,
     /// Its completion queue.
     pub cqn: u32,
-    /// UAR page whose doorbells it listens to.
+    /// UAR page of its doorbells.
     pub uar: u32,
-    /// It is in the world's run queue.
+    /// True if it is in the world's run queue.
     pub queued: bool,
     pub(crate) pd: u32,
     pub(crate) tis: Option<u32>,
@@ -55,7 +55,7 @@ impl Sq {
         }
     }
 
-    /// Its completion queue failed.
+    /// Moves the queue to ERR: its completion queue failed.
     pub fn fail(&mut self) {
         self.state = State::Error;
     }

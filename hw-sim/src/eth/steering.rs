@@ -1,9 +1,8 @@
-//! Steering: which TIRs a received frame goes to, or which sides of the e-switch.
+//! Steering: the TIRs, or sides of the e-switch, that a frame goes to.
 //!
-//! The walk begins at the root. In each table the entry of the lowest index that matches counts; it sends
-//! the frame on to tables and TIRs, or drops it. Without one the frame follows the table's misses. Levels
-//! rise from table to table, so that a walk ends; where software may ignore them it ends after so many
-//! tables.
+//! The walk begins at the root. In each table the matching entry of the lowest index applies: it sends the frame to
+//! tables and TIRs, or drops it. Without one the table's miss action applies. Levels rise from table to table, so
+//! that a walk ends; where software may ignore levels, the walk ends after 256 tables.
 
 use super::flow::{Destination, Entry, FlowTables, MISS_TABLE};
 use super::matching::Pattern;
@@ -11,37 +10,37 @@ use crate::card::seat::Place;
 use mlx_prm::flow_action;
 use std::collections::VecDeque;
 
-/// Tables a frame visits, all its copies together.
+/// Limit of tables that a frame visits, all its copies together.
 const MOST_VISITS: usize = 256;
 
-/// A frame is handed to a TIR.
+/// A frame that steering has sent to a TIR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handed {
     /// The TIR.
     pub tirn: u32,
-    /// Of the entry that did it.
+    /// Flow tag of the entry that sent it.
     pub flow_tag: u32,
 }
 
-/// What steering does with a frame.
+/// Result of steering a frame.
 #[derive(Debug, Default)]
 pub struct Steered {
-    /// Where it goes.
+    /// TIRs it goes to.
     pub handed: Vec<Handed>,
-    /// The counters that count it.
+    /// Counters of the entries it matched.
     pub counters: Vec<u32>,
 }
 
-/// What a walk meets.
+/// Result of one table of a walk.
 pub enum Met<'t> {
-    /// An entry that decides.
+    /// The matching entry.
     Entry(&'t Entry),
-    /// The end of a table whose misses go nowhere in particular.
+    /// No entry matches, and the table has no miss table.
     Miss,
 }
 
 impl FlowTables {
-    /// The entries that decide about a frame; nothing at all without a table.
+    /// Returns the results of all tables that a frame visits; empty without a table.
     pub fn walk(&self, frame: Pattern) -> Vec<Met<'_>> {
         let mut met = Vec::new();
         let mut open: VecDeque<u32> = self.root().into_iter().collect();
@@ -73,7 +72,7 @@ impl FlowTables {
         met
     }
 
-    /// Where a received frame goes; nowhere if steering drops it.
+    /// Returns the TIRs for a received frame; none if steering drops it.
     pub fn steer(&self, frame: Pattern) -> Steered {
         let mut steered = Steered::default();
         for met in self.walk(frame) {
@@ -94,8 +93,8 @@ impl FlowTables {
         steered
     }
 
-    /// Where the e-switch sends a frame; `None` if no entry decides. One that forwards to a table alone leaves that to
-    /// the table.
+    /// Returns the e-switch's destinations for a frame; `None` if no entry decides. An entry that only forwards to a
+    /// table leaves the decision to that table.
     pub fn switch(&self, frame: Pattern) -> Option<Vec<Place>> {
         let mut decided = None;
         for met in self.walk(frame) {
@@ -113,7 +112,7 @@ impl FlowTables {
         decided
     }
 
-    /// The entry of an access list that decides about a frame, if there is one.
+    /// Returns the matching entry of an access list.
     pub fn list(&self, frame: Pattern) -> Option<&Entry> {
         self.walk(frame).into_iter().find_map(|met| match met {
             Met::Entry(entry) => Some(entry),
@@ -123,7 +122,7 @@ impl FlowTables {
 }
 
 impl Entry {
-    /// Whether it ends a frame.
+    /// Returns whether it drops frames.
     pub fn drops(&self) -> bool {
         self.context.action() & flow_action::DROP != 0
     }

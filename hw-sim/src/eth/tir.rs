@@ -1,4 +1,4 @@
-//! TIR: where steering hands a frame over, and which receive queue takes it.
+//! TIR: the destination of steering, which selects a receive queue.
 
 use super::rss::{Hash, hash};
 use crate::env::Origin;
@@ -8,20 +8,20 @@ use mlx_prm::Tirc;
 
 pub(crate) const DIRECT: u32 = 0;
 pub(crate) const INDIRECT: u32 = 1;
-/// `self_lb_block`, a misnomer: software sets the bits to be given the unicast (0) and multicast (1)
-/// frames the function sent itself (Linux `MLX5_QP_FLAG_TIR_ALLOW_SELF_LB_UC`, `mlx5e_refresh_tirs`).
+/// `self_lb_block`, a misnomer: software sets the bits to receive the unicast (0) and multicast (1) frames the
+/// function sent itself (Linux `MLX5_QP_FLAG_TIR_ALLOW_SELF_LB_UC`, `mlx5e_refresh_tirs`).
 const LOOPS_UNICAST: u32 = 1;
 const LOOPS_MULTICAST: u32 = 2;
 
 /// A transport interface for receiving.
 #[derive(Clone, Debug)]
 pub struct Tir {
-    /// As created and modified.
+    /// The context as created and modified.
     pub context: Tirc,
 }
 
 impl Tir {
-    /// The receive queue of a frame, and the hash that chose it.
+    /// Returns the receive queue for a frame, and the hash that selected it.
     pub fn queue(&self, objects: &EthObjects, headers: &Headers) -> Option<(u32, Hash)> {
         if self.context.disp_type() == DIRECT {
             return Some((self.context.inline_rqn(), Hash::default()));
@@ -31,8 +31,8 @@ impl Tir {
         Some((table.queue(hash.value)?, hash))
     }
 
-    /// Whether it takes frames of such an origin. Those of another transport domain are another program's: Linux lets
-    /// frames come back as soon as two programs have a domain each (`mlx5_ib_enable_lb`).
+    /// Returns whether it accepts frames of an origin. Frames of another transport domain come from another program:
+    /// Linux enables loopback as soon as two programs have a domain each (`mlx5_ib_enable_lb`).
     pub fn takes(&self, origin: Origin, multicast: bool) -> bool {
         match origin {
             Origin::Another => return true,

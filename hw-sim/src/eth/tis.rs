@@ -1,10 +1,10 @@
-//! TIS: through which a send queue sends. It stands for a transport domain and a priority.
+//! TIS: a transport domain and a priority for send queues.
 
 use mlx_prm::Tisc;
 
 /// A transport interface for sending.
 #[derive(Clone, Debug)]
 pub struct Tis {
-    /// As created and modified.
+    /// The context as created and modified.
     pub context: Tisc,
 }

@@ -1,11 +1,10 @@
 //! Sending: from a WQE in the ring to frames on the port.
 //!
-//! A WQE is a control segment, an Ethernet segment with the frame's first bytes, and data segments (PRM
-//! "Ethernet Segment"). NOP completes and does nothing else. SEND is one frame, LSO several
-//! ([`super::segment`]). Frames shorter than a wire's shortest are padded; frames longer than the port
-//! carries are lost there, and the WQE is done all the same. A WQE that makes no sense, or whose memory
-//! its keys do not cover, completes with an error and takes the queue into ERR, where the WQEs behind it
-//! are flushed.
+//! A WQE is a control segment, an Ethernet segment with the frame's first bytes, and data segments (PRM "Ethernet
+//! Segment"). NOP only completes. SEND is one frame, LSO several ([`super::segment`]). Frames shorter than Ethernet's
+//! minimum are padded. Frames longer than the port's MTU are dropped there, and the WQE still completes. A malformed
+//! WQE, or one whose memory its keys do not cover, completes with an error and moves the queue to ERR, where the WQEs
+//! behind it are flushed.
 
 use super::State;
 use super::checksum;
@@ -22,17 +21,17 @@ use zerocopy::FromBytes;
 const NETWORK_CHECKSUM: u8 = 1 << 6;
 /// `cs_flags`: TCP's or UDP's.
 const TRANSPORT_CHECKSUM: u8 = 1 << 7;
-/// `inline_hdr_sz`: no headers, a VLAN tag instead.
+/// `inline_hdr_sz`: a VLAN tag instead of headers.
 const INSERT_TAG: u16 = 1 << 15;
-/// Bytes of inline headers that the Ethernet segment itself has room for.
+/// Bytes of inline headers inside the Ethernet segment itself.
 const INLINE_IN_SEGMENT: usize = 2;
-/// Largest data of a large send, whatever is announced.
+/// Limit of a large send's data, whatever the capability.
 const MOST_DATA: u64 = 1 << 18;
-/// Most frames of a large send: one of 256 KiB in pieces of eight bytes, as few as Linux' TCP ever makes
+/// Limit of frames of a large send: 256 KiB in pieces of eight bytes, the smallest that Linux' TCP ever makes
 /// (`TCP_MIN_SND_MSS`, less the longest options).
 const MOST_PIECES: u64 = MOST_DATA / 8;
 
-/// Headers that every WQE has inline.
+/// Headers that every WQE must have inline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Inline {
     /// None.
@@ -40,35 +39,35 @@ pub enum Inline {
     None,
     /// Ethernet's.
     Ethernet,
-    /// And IP's.
+    /// Ethernet's and IP's.
     Network,
-    /// And TCP's or UDP's.
+    /// Ethernet's, IP's, and TCP's or UDP's.
     Transport,
 }
 
-/// What the function and its port allow a send queue.
+/// Limits of a send queue, from its function and port.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// Longest frame, check sequence not counted.
+    /// Longest frame in bytes, without check sequence.
     pub longest: usize,
-    /// Tags may be inserted.
+    /// VLAN tags may be inserted.
     pub insert_tag: bool,
-    /// Headers every WQE has inline.
+    /// Headers that every WQE must have inline.
     pub inline: Inline,
-    /// Longest data of a large send; 0 if there are none.
+    /// Longest data of a large send in bytes; 0 if there are none.
     pub large: u64,
 }
 
-/// What a WQE gave.
+/// Result of a WQE.
 #[derive(Debug, Default)]
 pub struct Sent {
     /// Frames for the port.
     pub frames: Vec<Vec<u8>>,
-    /// Frames that were too long for it.
+    /// Number of frames that were too long for the port.
     pub oversize: usize,
 }
 
-/// Why a WQE fails.
+/// Reason for which a WQE fails.
 enum Failure {
     Malformed(Malformed),
     Key(KeyError),
@@ -95,7 +94,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// Everything behind the control segment.
+    /// Parses the part behind the control segment.
     fn parse(bytes: &[u8], rules: &Rules) -> Result<Self, Malformed> {
         let (segment, _) =
             EthSeg::read_from_prefix(bytes).map_err(|_| Malformed("Ethernet segment"))?;
@@ -139,7 +138,7 @@ impl Parts {
 }
 
 impl Inline {
-    /// As `min_wqe_inline_mode` codes it.
+    /// Returns the headers for a code of `min_wqe_inline_mode`.
     pub const fn of(code: u32) -> Option<Self> {
         match code {
             0 => Some(Self::None),
@@ -150,8 +149,8 @@ impl Inline {
         }
     }
 
-    /// Whether these are inline headers enough. IP and transport headers are asked for where there are
-    /// some.
+    /// Returns whether a WQE's inline headers suffice. IP and transport headers are required only of frames that have
+    /// them.
     fn suffices(self, header: &[u8]) -> bool {
         let ethertype = header
             .get(12..)
@@ -174,7 +173,7 @@ impl Inline {
 }
 
 impl Sq {
-    /// The doorbell was rung with these eight bytes.
+    /// Handles a doorbell with these eight bytes.
     pub fn doorbell(&mut self, value: [u8; 8], host: &mut dyn Host) {
         match self.state {
             State::Ready => {
@@ -187,7 +186,7 @@ impl Sq {
                 }
             }
             State::Error => {
-                // A wrong record cannot make things worse.
+                // The queue is in error already; a wrong record adds nothing.
                 let _ = self.queue.read_record(&self.rings, host);
             }
             State::Reset => {
@@ -196,7 +195,7 @@ impl Sq {
         }
     }
 
-    /// Whether [`Sq::run`] has something to do.
+    /// Returns whether [`Sq::run`] has something to do.
     pub fn pending(&self) -> bool {
         match self.state {
             State::Reset => false,
@@ -290,7 +289,7 @@ impl Sq {
                 return Err(Malformed("frame shorter than its header").into());
             }
             if length > rules.longest as u64 {
-                // Not even fetched: a length is only a number.
+                // Dropped before the data is fetched: the length is the driver's claim.
                 return Ok(Sent {
                     frames: Vec::new(),
                     oversize: 1,
@@ -298,7 +297,7 @@ impl Sq {
             }
             let mut frame = parts.header.clone();
             let start = frame.len();
-            // CAST: compared with the longest frame.
+            // CAST: at most the longest frame.
             frame.resize(usize::try_from(length).unwrap_or(0), 0);
             gather(&parts.data, host, self.scope(), 0, &mut frame[start..])?;
             let Offload { network, transport } = parts.offload();
@@ -323,7 +322,7 @@ impl Sq {
         Ok(sent)
     }
 
-    /// The frames of a large send.
+    /// Returns the frames of a large send.
     fn cut(
         &self,
         parts: &Parts,
@@ -337,7 +336,7 @@ impl Sq {
         if parts.length.div_ceil(mss.max(1) as u64) > MOST_PIECES {
             return Err(Malformed("large send of more than 2^15 pieces").into());
         }
-        // CAST: compared.
+        // CAST: at most 256 KiB.
         let mut data = vec![0; usize::try_from(parts.length).unwrap_or(0)];
         gather(&parts.data, host, self.scope(), 0, &mut data)?;
         segment(&parts.header, &data, mss, parts.offload()).ok_or_else(|| {
@@ -352,7 +351,7 @@ impl Sq {
             BadWqe::Fault(fault) => (WqeOpcode::NOP, fault.to_string()),
         };
         host.driver_bug(format!("SQ {:#x}, WQE {index:#06x}: {why}", self.number));
-        // Steps over it, so that the flush does not complete it again.
+        // Skips the WQE, so that the flush does not complete it again.
         self.queue.skip(&self.rings, host);
         self.error(index, opcode, Syndrome::LOCAL_QP_OP_ERR, host);
         self.state = State::Error;

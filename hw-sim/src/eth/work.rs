@@ -1,4 +1,4 @@
-//! Queues at work: their methods run with the function as their host, and send queues have their turn.
+//! Execution of queues: their methods run with the function as their host, and send queues take turns.
 
 use super::rq::Rq;
 use super::sq::Sq;
@@ -7,11 +7,11 @@ use crate::env::Env;
 use crate::nic::Nic;
 use crate::view::View;
 
-/// WQEs a queue executes before another one has its turn.
+/// WQEs that a queue executes before another runs.
 const BURST: usize = 16;
-/// Frames of them, after which it is another one's turn, too: one WQE may be thousands.
+/// Frames after which another queue runs, too: one WQE may be thousands.
 const BURST_FRAMES: usize = 64;
-/// `wqe_inline_mode`: Ethernet headers are inline always.
+/// `wqe_inline_mode`: Ethernet headers are always inline.
 const INLINE_L2: u32 = 0;
 
 impl Nic {
@@ -67,7 +67,7 @@ impl Nic {
         Some(result)
     }
 
-    /// It is a send queue's turn.
+    /// Runs a send queue for one burst.
     pub fn run_sq(&mut self, env: &mut Env, sqn: u32) {
         if let Some(slot) = self.objects.eth.sqs.get_mut(sqn) {
             slot.queued = false;

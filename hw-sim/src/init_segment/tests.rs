@@ -1,4 +1,4 @@
-//! What a driver reads there, and when.
+//! Register values and the boot phases, as a driver reads them.
 
 use super::*;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,15 +19,15 @@ fn boots(until: u64) -> Boot {
     }
 }
 
-/// A driver that is served by messages looks from another thread, and reads on as soon as `initializing` is clear
-/// (Linux `mlx5_function_enable`). A segment that was cleared first, `initializing` with it, was found ready without a
-/// revision.
+/// A driver that is served by messages reads from another thread, and continues as soon as `initializing` is clear
+/// (Linux `mlx5_function_enable`). When the whole segment was cleared first, `initializing` with it, such a driver
+/// found it ready without a revision.
 #[test]
 #[expect(
     clippy::disallowed_methods,
     reason = "a driver that is served by messages is another thread"
 )]
-fn who_sees_the_firmware_ready_sees_the_whole_segment() {
+fn a_driver_that_sees_the_firmware_ready_sees_the_whole_segment() {
     const ROUNDS: u32 = 500;
     let bar = SharedMemory::anonymous(1 << 16).unwrap();
     let mut segment = InitSegment::new(bar.clone(), &Profile::default());
@@ -66,7 +66,7 @@ fn who_sees_the_firmware_ready_sees_the_whole_segment() {
 /// Linux waits for `initializing` to clear before it reads or writes anything else of the segment
 /// (`mlx5_function_enable`, "pre-initializing").
 #[test]
-fn a_reset_function_is_silent_then_deaf_and_loses_what_is_written() {
+fn a_reset_function_reads_ones_then_loses_writes() {
     let (mut segment, bar) = segment();
     let boot = Boot {
         silent_until: 100,

@@ -1,8 +1,8 @@
-//! From what a file says to a [`Profile`].
+//! From a document to a [`Profile`].
 //!
-//! Every statement must mean something here: a section or field that is not known is an error, so that a misspelt one
-//! is not taken for a default. A page that the file has whole is answered as it stands; statements about its fields, of
-//! a recording, must agree with it.
+//! Every statement must have a meaning here: an unknown section or field is an error, so that a misspelt one is not
+//! ignored. A page that the file has whole is answered as it stands; recorded statements about its fields must agree
+//! with it.
 
 use super::document::{
     Document, Evidence, PAGE_BYTES, ProfileError, RawPage, Stated, VIRTUAL, virtual_place, wrong,
@@ -14,17 +14,17 @@ use mlx_prm::{
     OdpCaps, RoceCap, Shape,
 };
 
-/// The most pages that firmware wants at a time.
+/// Limit of pages that firmware requests at a time.
 const MOST_PAGES: u32 = 1 << 20;
 
-/// The command queue that the simulator has.
+/// Size of the simulator's command queue.
 const QUEUE: [(&str, u32); 2] = [
     ("log_cmdq_size", crate::init_segment::LOG_CMDQ_SIZE),
     ("log_cmdq_stride", crate::init_segment::LOG_CMDQ_STRIDE),
 ];
 
 impl Profile {
-    /// The device that a complete document describes.
+    /// Returns the device that a complete document describes.
     pub(super) fn build(document: &Document) -> Result<Self, ProfileError> {
         let mut profile = Self {
             name: document.name.clone(),
@@ -120,7 +120,7 @@ impl Profile {
         Ok(true)
     }
 
-    /// True if it is a field, and taken.
+    /// Sets a field; returns false if there is none of that name.
     fn number(&mut self, section: &str, field: &str, value: u64) -> Result<bool, String> {
         match (section, field) {
             ("pci", "vendor_id") => self.vendor_id = fits(value)?,
@@ -150,7 +150,7 @@ impl Profile {
 }
 
 impl VirtualFacts {
-    /// True if it is a field, and taken.
+    /// Sets a field; returns false if there is none of that name.
     fn number(&mut self, field: &str, max: u64, current: u64) -> Result<bool, String> {
         match virtual_place(field) {
             ("pci", "device_id") => self.device_id = fits(max)?,
@@ -179,7 +179,7 @@ impl VirtualFacts {
 }
 
 impl PageProfile {
-    /// True if it is a field, and taken.
+    /// Sets a field; returns false if there is none of that name.
     fn number(&mut self, field: &str, value: u64) -> Result<bool, String> {
         match field {
             "boot" => self.boot = pages(value)?,
@@ -193,7 +193,7 @@ impl PageProfile {
 }
 
 impl Profile {
-    /// Lowers a capability to what is allowed at most.
+    /// Lowers a capability to its upper limit.
     pub(super) fn lower(&mut self, most: &Most) {
         match most.section.as_str() {
             "general" => lower(&mut self.general, most),
@@ -203,13 +203,13 @@ impl Profile {
             "roce" => lower(&mut self.roce, most),
             "flow_table" => lower(&mut self.flow_table, most),
             "general_2" => lower(&mut self.general_2, most),
-            // PANIC: only what has fields is taken.
+            // PANIC: only sections with fields were accepted.
             other => unreachable!("{other} is no page"),
         }
     }
 }
 
-/// Whether there is such a capability, and the values fit.
+/// Checks that there is such a capability, and that the values fit.
 pub(super) fn can_be_lowered(most: &Most) -> Result<(), String> {
     let found = fields(&most.section).and_then(|fields| find(fields, &most.field));
     let (base, field) = found.ok_or("is nothing of a profile")?;
@@ -222,7 +222,7 @@ pub(super) fn can_be_lowered(most: &Most) -> Result<(), String> {
 }
 
 fn lower<T: Layout>(page: &mut Page<T>, most: &Most) {
-    // PANIC: what is not a field, or does not fit, was not taken.
+    // PANIC: checked by `can_be_lowered`.
     let (base, field) = find(T::FIELDS, &most.field).expect("a field");
     for (half, most) in [(&mut page.max, most.max), (&mut page.current, most.current)] {
         let bytes = &mut half.as_mut_bytes()[base..];
@@ -236,7 +236,8 @@ fn fits<T: TryFrom<u64>>(value: u64) -> Result<T, String> {
     T::try_from(value).map_err(|_| format!("{value:#x} does not fit"))
 }
 
-/// Room for the segment and a few doorbell pages at least, at most what one can map without thinking.
+/// Returns the length of BAR 0: at least the segment and a few doorbell pages, at most a size that is always
+/// mappable.
 pub(super) fn bar(value: u64) -> Result<usize, String> {
     match usize::try_from(value) {
         Ok(bytes) if bytes.is_power_of_two() && (1 << 16..=1 << 28).contains(&bytes) => Ok(bytes),
@@ -253,7 +254,7 @@ pub(super) fn vectors(value: u64) -> Result<u16, String> {
     }
 }
 
-/// 4 GiB of them at most.
+/// Returns a number of pages, at most 4 GiB of them.
 pub(super) fn pages(value: u64) -> Result<u32, String> {
     match u32::try_from(value) {
         Ok(count @ 0..=MOST_PAGES) => Ok(count),
@@ -261,7 +262,7 @@ pub(super) fn pages(value: u64) -> Result<u32, String> {
     }
 }
 
-/// The type of the page that a section describes.
+/// Returns the type of the page that a section describes.
 pub(super) fn capability_type(section: &str) -> Option<CapType> {
     SECTIONS
         .iter()
@@ -269,7 +270,7 @@ pub(super) fn capability_type(section: &str) -> Option<CapType> {
         .map(|(_, kind, _)| *kind)
 }
 
-/// The fields of the page that a section describes.
+/// Returns the fields of the page that a section describes.
 fn fields(section: &str) -> Option<&'static [Field]> {
     SECTIONS
         .iter()
@@ -277,7 +278,7 @@ fn fields(section: &str) -> Option<&'static [Field]> {
         .map(|(.., fields)| *fields)
 }
 
-/// Whether a section is a capability page.
+/// Returns whether a section is a capability page.
 #[cfg(test)]
 pub(super) fn is_page(section: &str) -> bool {
     capability_type(section).is_some()
@@ -305,7 +306,7 @@ const SECTIONS: [(&str, CapType, &[Field]); 7] = [
     ("general_2", CapType::GENERAL_2, CmdHcaCap2::FIELDS),
 ];
 
-/// A page: as it was recorded, or made of statements.
+/// Returns a page, as recorded or built from statements.
 fn page<T: Layout>(document: &Document, section: &str) -> Result<Page<T>, ProfileError> {
     let kind = capability_type(section).ok_or_else(|| wrong(section, "is not a page"))?;
     let recorded = document.pages.get(&kind.0);
@@ -326,7 +327,7 @@ fn page<T: Layout>(document: &Document, section: &str) -> Result<Page<T>, Profil
             return Err(wrong(place, format!("{} has no such field", T::TYPE_NAME)));
         };
         if let Some(page) = recorded {
-            // The page is the device's word; of a base, statements about another firmware may stand beside it.
+            // A recorded page takes precedence over the statements of a base, which may be about another firmware.
             let said = statement.evidence == Evidence::Recorded;
             let has = (
                 found.value(&page.max[base..]),
@@ -367,7 +368,7 @@ fn page<T: Layout>(document: &Document, section: &str) -> Result<Page<T>, Profil
     })
 }
 
-/// A field by its path, and the offset of the structure it lies in.
+/// Returns a field by its path, and the offset of the structure it lies in.
 fn find(fields: &'static [Field], path: &str) -> Option<(usize, Field)> {
     let (name, inner) = match path.split_once('.') {
         Some((name, inner)) => (name, Some(inner)),

@@ -1,8 +1,8 @@
-//! A profile file, as text and as what it says.
+//! A profile file, as text and as statements.
 //!
-//! The form is TOML (`profiles/README.md` describes it to whoever writes one). Reading knows nothing of devices: a
-//! document is a list of statements by section and field, each with its evidence, and of pages and registers as bytes.
-//! What a statement means is [`build`](super::build)'s.
+//! The form is TOML (`profiles/README.md` describes it for authors). Reading needs no knowledge of devices: a
+//! document is a list of statements by section and field, each with its evidence, and of pages and registers as
+//! bytes. [`build`](super::build) interprets the statements.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -16,13 +16,13 @@ const ROW_BYTES: usize = 16;
 /// The section about the virtual functions of a device.
 pub(super) const VIRTUAL: &str = "vf";
 
-/// Why a profile could not be had.
+/// Reason for which a profile could not be read.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum ProfileError {
     /// Not TOML.
     #[error("not a profile: {0}")]
     Syntax(String),
-    /// Something is missing, or is not what it should be.
+    /// A statement is missing or wrong.
     #[error("profile, {place}: {problem}")]
     Statement {
         /// Section and field.
@@ -33,14 +33,14 @@ pub enum ProfileError {
     /// No built-in profile has the name.
     #[error("no generation is called {name:?}; there are {known}")]
     UnknownGeneration {
-        /// The name.
+        /// The unknown name.
         name: String,
-        /// Those there are.
+        /// The known names.
         known: String,
     },
 }
 
-/// A problem at a place of the document.
+/// Returns an error at a place of the document.
 pub(super) fn wrong(place: impl Into<String>, problem: impl Into<String>) -> ProfileError {
     ProfileError::Statement {
         place: place.into(),
@@ -48,16 +48,16 @@ pub(super) fn wrong(place: impl Into<String>, problem: impl Into<String>) -> Pro
     }
 }
 
-/// Why a value is believed.
+/// Evidence for a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Evidence {
-    /// The device itself: this is a recording of it.
+    /// A recording of the device itself.
     Recorded,
-    /// Somebody who knows says so.
+    /// A source that names the device.
     Known(String),
-    /// It follows from what is known of others.
+    /// Derived from values of other devices.
     Derived(String),
-    /// Nothing public says it; what was chosen, and why.
+    /// No public source; the reason for the choice.
     Unknown(String),
 }
 
@@ -68,28 +68,28 @@ pub enum Stated {
     Number {
         /// Maximum of a capability; of anything else the value.
         max: u64,
-        /// What is in force after a reset.
+        /// Value after a reset.
         current: u64,
     },
     /// A word.
     Word(String),
 }
 
-/// What a file says of one field.
+/// A file's statement about one field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statement {
     /// The value.
     pub value: Stated,
-    /// Why it is believed.
+    /// Evidence for it.
     pub evidence: Evidence,
 }
 
-/// A capability page as a device gave it.
+/// A recorded capability page.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RawPage {
-    /// Its bytes when asked for the maximum.
+    /// Bytes of the maximum page.
     pub max: Vec<u8>,
-    /// ... and for what is in force.
+    /// Bytes of the current page.
     pub current: Vec<u8>,
 }
 
@@ -98,22 +98,22 @@ pub struct RawPage {
 pub struct Document {
     /// Its name, as `Profile::generation` takes it.
     pub name: String,
-    /// What it describes.
+    /// Description of the device.
     pub title: String,
-    /// The file whose statements hold besides.
+    /// Name of the base file, whose statements apply too.
     pub base: Option<String>,
-    /// It is a virtual function: what the bases say of those (section `vf`) it is itself.
+    /// True for a virtual function: it takes over the bases' statements about virtual functions (section `vf`).
     pub is_virtual: bool,
-    /// By section and field.
+    /// Statements, by section and field.
     pub statements: BTreeMap<(String, String), Statement>,
-    /// Pages given whole, by type.
+    /// Whole pages, by type.
     pub pages: BTreeMap<u16, RawPage>,
     /// Images of registers, by number.
     pub registers: BTreeMap<u16, Vec<u8>>,
 }
 
 impl Document {
-    /// Reads a file; its base is left alone.
+    /// Reads a file without its base.
     ///
     /// # Errors
     /// [`ProfileError`], with the place.
@@ -135,7 +135,7 @@ impl Document {
         for (section, value) in &table {
             match (section.as_str(), value) {
                 ("name" | "title" | "base" | "function", _) => {}
-                // What was said to the device while it was recorded, and how it was: for people.
+                // How the device was set up for the recording: for people only.
                 ("commands" | "state", Value::Array(_)) => {}
                 ("page", Value::Array(pages)) => {
                     for page in pages {
@@ -154,13 +154,13 @@ impl Document {
         Ok(document)
     }
 
-    /// The statement about a field.
+    /// Returns the statement about a field.
     #[must_use]
     pub fn statement(&self, section: &str, field: &str) -> Option<&Statement> {
         self.statements.get(&(section.to_owned(), field.to_owned()))
     }
 
-    /// States of this document what its bases, the nearest first, say of virtual functions.
+    /// Takes over the statements of the bases, the nearest first, about virtual functions.
     pub(super) fn become_virtual(&mut self, bases: &[Self]) {
         for ((section, field), statement) in bases.iter().flat_map(|base| &base.statements) {
             if section == VIRTUAL {
@@ -172,8 +172,8 @@ impl Document {
         }
     }
 
-    /// This document on top of its base. What the base knows of another device is but derived for this one; what
-    /// it says of all (`common`) stays as it is.
+    /// Returns this document on top of its base. Evidence about another device becomes derived for this one; that of
+    /// the common base stays as it is.
     #[must_use]
     pub fn over(mut self, base: Self) -> Self {
         let of_all = base.base.is_none();
@@ -228,7 +228,7 @@ impl Document {
             current: half("current")?,
         };
         if self.pages.insert(kind, page).is_some() {
-            return Err(wrong(place, "stands there twice"));
+            return Err(wrong(place, "is given twice"));
         }
         Ok(())
     }
@@ -240,18 +240,19 @@ impl Document {
         let rows = word(table, "image")?.ok_or_else(|| wrong(&place, "has no image"))?;
         let image = bytes_of(&rows, length).map_err(|problem| wrong(&place, problem))?;
         if self.registers.insert(id, image).is_some() {
-            return Err(wrong(place, "stands there twice"));
+            return Err(wrong(place, "is given twice"));
         }
         Ok(())
     }
 }
 
-/// Where a virtual function shows what section `vf` says of it: `device_id` is PCI's, `general.uar_sz` the page's.
+/// Returns section and field of a virtual function for a field of section `vf`: `device_id` is PCI's,
+/// `general.uar_sz` the page's.
 pub(super) fn virtual_place(field: &str) -> (&str, &str) {
     field.split_once('.').unwrap_or(("pci", field))
 }
 
-/// An element of `[[page]]` and the like.
+/// Returns an element of `[[page]]` and the like.
 fn entry<'a>(value: &'a Value, section: &str) -> Result<&'a Table, ProfileError> {
     value
         .as_table()
@@ -327,7 +328,7 @@ fn evidence(place: &str, table: &Table) -> Result<Evidence, ProfileError> {
     }
 }
 
-/// Rows like `010: 0f0f0017 00170000 …`: offset and big-endian dwords; what no row has is zero.
+/// Parses rows like `010: 0f0f0017 00170000 …`: offset and big-endian dwords; bytes without a row are zero.
 fn bytes_of(rows: &str, length: usize) -> Result<Vec<u8>, String> {
     let mut bytes = vec![0; length];
     for row in rows.lines().map(str::trim).filter(|row| !row.is_empty()) {
@@ -395,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused_with_its_place() {
+    fn an_unknown_statement_is_refused_with_its_place() {
         for (body, part) in [
             ("[general]\nrc = 1", "general.rc: is not a table"),
             ("[general]\nrc = { is = -1 }", "general.rc: is is negative"),
@@ -433,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_of_the_base_is_only_derived_here() {
+    fn known_values_of_the_base_become_derived() {
         let base = |base: &str| {
             let text = format!(
                 "name = \"b\"\ntitle = \"B\"\n{base}\n[general]\nrc = {{ is = 1, known = \"seen\" }}"

@@ -34,10 +34,10 @@ const FILES: [(&str, &str); 10] = [
     ),
 ];
 
-/// Bases of bases, at most.
+/// Limit of nested bases.
 const DEPTH: usize = 4;
 
-/// The names of the devices among them.
+/// Returns the names of the devices among them.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     FILES
         .iter()
@@ -45,7 +45,7 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
         .filter(|name| *name != "common")
 }
 
-/// The document of a generation, with its base's statements.
+/// Returns the document of a generation, with its bases' statements.
 pub(super) fn document(name: &str) -> Result<Document, ProfileError> {
     let known = |wanted: &&str| *wanted == name;
     names()
@@ -57,7 +57,7 @@ pub(super) fn document(name: &str) -> Result<Document, ProfileError> {
     complete(Document::read(text(name)?)?)
 }
 
-/// A document with what its bases say.
+/// Returns a document with its bases' statements.
 pub(super) fn complete(mut document: Document) -> Result<Document, ProfileError> {
     let Some(base) = document.base.take() else {
         return Ok(document);
@@ -76,7 +76,7 @@ pub(super) fn complete(mut document: Document) -> Result<Document, ProfileError>
     if document.is_virtual {
         document.become_virtual(&bases);
     }
-    // The nearest first: what it says holds against those below it.
+    // The nearest first: its statements override those below it.
     let whole = bases.into_iter().fold(document, Document::over);
     Ok(Document {
         base: Some(name),

@@ -1,9 +1,9 @@
-//! Of what a device says it can do, what the simulator does.
+//! The part of a device's capabilities that the simulator implements.
 //!
-//! A bit is announced only if the command, the event or the data path behind it exists here; a number, as far as it
-//! does. Capabilities that have nothing behind them but a description (sizes, clocks) are announced as they are.
+//! A bit is reported only if the command, the event or the data path behind it exists here; a number, as far as it
+//! does. Capabilities that only describe (sizes, clocks) are reported as they are.
 
-/// Fields of the general page that are announced.
+/// Reported fields of the general page.
 const GENERAL: &[&str] = &[
     // Sizes.
     "log_max_srq_sz",
@@ -114,7 +114,7 @@ const GENERAL: &[&str] = &[
     "hca_cap_2",
 ];
 
-/// Fields of the Ethernet page that are announced.
+/// Reported fields of the Ethernet page.
 const ETHERNET: &[&str] = &[
     "csum_cap",
     "vlan_cap",
@@ -128,12 +128,12 @@ const ETHERNET: &[&str] = &[
 const PLAIN_ATOMICS: u64 = 0b11;
 /// Atomics of 8 bytes.
 const EIGHT_BYTES: u64 = 8;
-/// RoCE v1 is announced beside v2, v1.5 is not.
+/// RoCE v1 is reported beside v2, v1.5 is not.
 const ROCE_VERSIONS: u64 = 0b101;
-/// Neither inline headers nor a vport's minimum of them are asked for.
+/// Neither inline headers nor a vport's minimum of them are required.
 const NO_INLINE_HEADERS: u64 = 2;
 
-/// What the simulator announces of a value.
+/// Returns the value that the simulator reports.
 pub(super) fn announced(section: &str, field: &str, value: u64) -> u64 {
     match (section, field) {
         ("general", _) if !GENERAL.contains(&field) => 0,

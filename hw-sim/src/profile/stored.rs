@@ -1,7 +1,7 @@
-//! A profile in a recording: all of it as bytes, and what it has to be like to make a function of.
+//! A profile in a recording: its bytes, and the checks before a function is made of it.
 //!
-//! Capability pages go as the device would give them. A recording may come from anybody, so what a profile file is
-//! checked for when it is read is checked here, too.
+//! Capability pages are stored as the device would answer them. A recording is untrusted input, so the checks of a
+//! profile file's reader are made here, too.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -13,9 +13,9 @@ use super::{Page, Profile, ProfileError, Rest};
 use crate::pages::PageProfile;
 use mlx_prm::Layout;
 
-/// The longest that firmware takes for anything.
+/// Longest time of any firmware operation.
 const LONGEST: Duration = Duration::from_secs(3600);
-/// The most that a recorded register has: of a number of 16 bits.
+/// Largest recorded register in bytes: its length has 16 bits.
 const REGISTER_BYTES: usize = 1 << 16;
 
 pub(super) fn serialize<T: Layout, S: Serializer>(layout: &T, to: S) -> Result<S::Ok, S::Error> {
@@ -65,10 +65,10 @@ impl<'a, T: Layout> Deserialize<'a> for Page<T> {
 }
 
 impl Profile {
-    /// Whether a function can be made of it, whoever has written it.
+    /// Checks that a function can be made of a profile from an untrusted source.
     ///
     /// # Errors
-    /// [`ProfileError`]: what cannot be.
+    /// [`ProfileError`]: the wrong value.
     pub(crate) fn check(&self) -> Result<(), ProfileError> {
         let number =
             |place: &str, done: Result<(), String>| done.map_err(|what| wrong(place, what));

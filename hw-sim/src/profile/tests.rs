@@ -1,4 +1,4 @@
-//! The files that come with the simulator, read.
+//! Reads of the built-in files.
 
 use super::*;
 
@@ -7,7 +7,7 @@ mod page;
 
 use page::keep;
 
-/// Every file is a device, and what it says of itself is where PCI and capabilities show it.
+/// Every file is a device, and its statements appear in PCI space and capabilities.
 #[test]
 fn every_generation_is_a_device_of_its_own() {
     let mut ids: Vec<(u16, u16)> = Vec::new();
@@ -29,8 +29,8 @@ fn every_generation_is_a_device_of_its_own() {
     assert_eq!((ids.len(), count), (9, 9));
 }
 
-/// Linux `main.c` `mlx5_core_pci_table`, the rows marked MLX5_PCI_DEV_IS_VF; what a virtual function is not allowed,
-/// and that it has no more than its physical one.
+/// Linux `main.c` `mlx5_core_pci_table`, the rows marked MLX5_PCI_DEV_IS_VF; operations a virtual function is not
+/// allowed; and its limits are at most its physical function's.
 #[test]
 fn the_virtual_functions_of_a_device_are_what_its_file_says() {
     for (name, id) in [
@@ -83,7 +83,7 @@ fn the_virtual_functions_of_a_device_are_what_its_file_says() {
     );
 }
 
-/// A file of a virtual function is what the files below it say of such.
+/// A file of a virtual function takes over the `vf` statements of its bases.
 #[test]
 fn a_file_of_a_virtual_function_is_a_virtual_function_of_its_base() {
     let physical = Profile::generation("connectx-7").expect("a generation");
@@ -97,7 +97,7 @@ fn a_file_of_a_virtual_function_is_a_virtual_function_of_its_base() {
     assert_eq!(format!("{file:?}"), format!("{made:?}"));
 }
 
-/// Nobody chose a device: it is the ConnectX-5 in all that it says, but wants fewer pages.
+/// Without a choice the device is the ConnectX-5 in all values, except for fewer pages.
 #[test]
 fn the_default_is_the_connectx_5_with_fewer_pages() {
     let (plain, chosen) = (
@@ -143,7 +143,7 @@ fn a_name_that_is_no_generation_is_answered_with_those_there_are() {
     }
 }
 
-/// What a ConnectX-5 has and a 4 Lx of 2016 has not is announced by the one and not by the other.
+/// Features that a ConnectX-5 has and a 4 Lx of 2016 lacks are reported by the first only.
 #[test]
 fn a_connectx_5_is_not_a_connectx_4_lx() {
     let (newer, old) = ["connectx-5", "connectx-4-lx-14.12"]
@@ -165,9 +165,9 @@ fn a_connectx_5_is_not_a_connectx_4_lx() {
     assert_eq!(old.pages.init, 12868);
 }
 
-/// A statement that has nothing behind it is not announced; a recorded page is answered as it is.
+/// A statement without an implementation is not reported; a recorded page is answered as it is.
 #[test]
-fn what_is_not_simulated_is_stated_but_not_announced() {
+fn a_feature_without_an_implementation_is_stated_but_not_reported() {
     let document = Profile::document("connectx-6-dx").expect("a generation");
     assert!(document.statement("general", "qos").is_some());
     let dx = Profile::generation("connectx-6-dx").expect("a generation");
@@ -177,7 +177,7 @@ fn what_is_not_simulated_is_stated_but_not_announced() {
 }
 
 #[test]
-fn a_file_says_nothing_that_is_not_understood() {
+fn every_statement_of_a_file_is_known() {
     let with = |line: &str| {
         let text = format!("name = \"x\"\ntitle = \"X\"\nbase = \"connectx-5\"\n{line}");
         Profile::load(&text).expect_err(line).to_string()
@@ -232,14 +232,14 @@ fn a_file_says_nothing_that_is_not_understood() {
     assert!(error.contains("pci.device_id: is missing"), "{error}");
 }
 
-/// `docs/generations.md` says of each generation how much is known, and what is not: as the files do.
+/// `docs/generations.md` states for each generation the same evidence as its file.
 #[test]
-fn the_page_about_generations_says_what_the_files_say() {
+fn the_page_about_generations_agrees_with_the_files() {
     let mut evidence = String::from(
         "| profile | device | device id | firmware | known | derived | unknown | recorded pages | announced |\n|---|---|---|---|---|---|---|---|---|\n",
     );
     let mut unknown = String::from("| profile | what | chosen |\n|---|---|---|\n");
-    // What is unknown of all is said once.
+    // Values unknown for all generations are listed once.
     let mut said = std::collections::BTreeSet::new();
     for name in Profile::generations() {
         let document = Profile::document(name).expect("a generation");

@@ -1,10 +1,9 @@
-//! What a responder has to tell its requester, in PSN order.
+//! A responder's answers to its requester, in PSN order.
 //!
-//! An answer is one packet, except that to an RDMA READ, which is as many as the read has: a stream
-//! that stays at the head of the queue until its last packet has left. Successive acknowledgements
-//! merge into the last of them, and so do successive refusals. Answers to duplicates are put where
-//! their PSN belongs, and do not count against the responder's resources: the requester has
-//! forgotten that it asked before.
+//! An answer is one packet, except the answer to an RDMA READ: that is a stream, which stays at the head of the queue
+//! until its last packet has left. Successive acknowledgements merge into the last of them, and so do successive
+//! NAKs. Answers to duplicates are inserted by PSN, and do not count against the responder's resources: the requester
+//! has given up the original request.
 
 use super::core::{Core, Outgoing};
 use super::state::Service;
@@ -12,10 +11,10 @@ use crate::host::{Host, KeyError, KeyScope};
 use crate::wire::{AckSyndrome, AethRepr, AtomicAckEthRepr, Headers, Opcode, Operation, Psn};
 use std::collections::VecDeque;
 
-/// Duplicates that are answered at a time, beyond the responder's resources.
+/// Limit of duplicates answered at a time, beyond the responder's resources.
 const MAX_DUPLICATES: usize = 8;
 
-/// Something to tell the requester.
+/// An answer to the requester.
 #[derive(Debug)]
 enum Answer {
     Acknowledge {
@@ -35,9 +34,9 @@ enum Answer {
 /// A read response being sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadStream {
-    /// Of the next packet.
+    /// PSN of the next packet.
     pub(super) psn: Psn,
-    /// Behind the last.
+    /// PSN behind the last packet.
     pub(super) end: Psn,
     pub(super) rkey: u32,
     pub(super) scope: KeyScope,
@@ -63,7 +62,7 @@ impl Answer {
         }
     }
 
-    /// Has yet to send the packet of `psn`.
+    /// Returns whether the packet of `psn` is still to be sent.
     fn covers(&self, psn: Psn) -> bool {
         match self {
             Self::Acknowledge { .. } => false,
@@ -75,7 +74,7 @@ impl Answer {
     }
 }
 
-/// A read's key went away under the stream; the PSN that could not be sent.
+/// A read's key became invalid during the stream; the PSN that could not be sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Interrupted(pub(super) Psn);
 
@@ -100,12 +99,12 @@ impl Answers {
         self.msn
     }
 
-    /// A message was completed.
+    /// Counts a completed message.
     pub(super) fn count_message(&mut self) {
         self.msn = self.msn.wrapping_add(1) & 0xff_ffff;
     }
 
-    /// Reads and atomics accepted and not completely answered.
+    /// Returns the number of reads and atomics accepted and not completely answered.
     pub(super) fn resources_in_use(&self) -> usize {
         self.queue
             .iter()
@@ -113,15 +112,15 @@ impl Answers {
             .count()
     }
 
-    /// Whether a duplicate needs no answer of its own: that to the original is still to come, or
-    /// too many duplicates wait already.
+    /// Returns whether a duplicate needs no answer of its own: the answer to the original is still to come, or too
+    /// many duplicates wait already.
     pub(super) fn will_cover(&self, psn: Psn, resources: usize) -> bool {
         self.queue.len() >= resources + MAX_DUPLICATES
             || self.queue.iter().any(|answer| answer.covers(psn))
     }
 
-    /// An acknowledgement takes the place of one that waits, and one that refuses that of one that refuses, too: the
-    /// queue does not grow, however long a port keeps it waiting.
+    /// Queues an acknowledgement. It replaces a waiting acknowledgement, and a NAK also replaces a waiting NAK: the
+    /// queue does not grow while the port is blocked.
     pub(super) fn acknowledge(&mut self, psn: Psn, syndrome: AckSyndrome) {
         let refuses = !matches!(syndrome, AckSyndrome::Ack(_));
         while let Some(Answer::Acknowledge { syndrome, .. }) = self.queue.back()
@@ -136,7 +135,7 @@ impl Answers {
         });
     }
 
-    /// Answers a read; a duplicate takes over what is left of the original's stream.
+    /// Answers a read; a duplicate replaces the remaining stream of the original.
     pub(super) fn read(&mut self, stream: ReadStream) {
         if stream.is_duplicate {
             self.queue
@@ -154,7 +153,7 @@ impl Answers {
         });
     }
 
-    /// Puts an answer where its PSN belongs: at the end, but for duplicates.
+    /// Inserts an answer by its PSN: at the end, except for duplicates.
     fn insert(&mut self, answer: Answer) {
         let psn = answer.psn();
         let at = self
@@ -213,7 +212,7 @@ impl Answers {
 }
 
 impl ReadStream {
-    /// Sends the next packet; true if it was the last.
+    /// Sends the next packet; returns true if it was the last.
     fn send_one(&mut self, core: &Core, host: &mut dyn Host, msn: u32) -> Result<bool, KeyError> {
         let bytes = usize::try_from(self.left)
             .unwrap_or(usize::MAX)
@@ -249,7 +248,7 @@ impl ReadStream {
     }
 }
 
-/// An answer, without what is in it.
+/// Returns the packet of an answer, without payload.
 fn answer(core: &Core, operation: Operation, psn: Psn, headers: Headers) -> Outgoing<'static> {
     let opcode = match core.service {
         Service::Xrc => Opcode::xrc(operation),

@@ -12,7 +12,7 @@ const NO_USER_INDEX: u32 = 0xff_ffff;
 /// `rq_type` of a queue pair on a shared receive queue.
 pub(super) const RQ_TYPE_SRQ: u32 = 1;
 
-/// A receive that went well.
+/// A successful receive.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Receipt<'a> {
     pub(super) opcode: CqeOpcode,
@@ -27,9 +27,9 @@ pub(super) struct Receipt<'a> {
     pub(super) slid: u16,
     /// Datagrams on Ethernet: the tag of the frame.
     pub(super) vlan: Option<Vlan>,
-    /// The WQE came from this XRC SRQ.
+    /// The XRC SRQ that the WQE came from.
     pub(super) xrc: Option<XrcSource>,
-    /// The data, if it lies in the entry.
+    /// The data, if it is scattered to the CQE.
     pub(super) in_entry: &'a [u8],
 }
 
@@ -45,7 +45,7 @@ impl Core {
         }
     }
 
-    /// Completion queue and user index of a receive: those of the XRC SRQ, if it came from one.
+    /// Returns the completion queue and user index of a receive: those of the XRC SRQ, if its WQE came from one.
     fn receiver(&self, host: &dyn Host, xrc: Option<XrcSource>) -> (u32, u32) {
         match xrc {
             None => (self.context.cqn_rcv(), self.user_index(host)),
@@ -56,7 +56,7 @@ impl Core {
         }
     }
 
-    /// A send WQE is done, and everything before it: bytes read, and those of them that lie in the entry.
+    /// Completes a send WQE and all before it, with the bytes read and the part of them scattered to the CQE.
     pub(super) fn complete_send(
         &self,
         host: &mut dyn Host,
@@ -78,7 +78,7 @@ impl Core {
         scatter_to_cqe::complete(host, cqn, cqe, in_entry, most, event);
     }
 
-    /// A send WQE failed, or is flushed.
+    /// Completes a send WQE that failed, or is flushed.
     pub(super) fn fail_send(
         &self,
         host: &mut dyn Host,
@@ -95,13 +95,13 @@ impl Core {
         host.complete(self.context.cqn_snd(), cqe, true);
     }
 
-    /// A message was received.
+    /// Completes the receive of a message.
     pub(super) fn complete_receive(&self, host: &mut dyn Host, receipt: &Receipt<'_>) {
         let (cqn, user_index) = self.receiver(host, receipt.xrc);
         let mut cqe = Cqe64::new();
         cqe.set_flags_rqpn(receipt.flags_rqpn)
             .set_slid(receipt.slid)
-            // Bit 0: there is a tag (Linux `drivers/infiniband/hw/mlx5/cq.c` `handle_responder`).
+            // Bit 0: the frame had a VLAN tag (Linux `drivers/infiniband/hw/mlx5/cq.c` `handle_responder`).
             .set_l4_l3_hdr_type(u8::from(receipt.vlan.is_some()))
             .set_vlan_info(receipt.vlan.map_or(0, Vlan::control))
             .set_srqn_uidx(user_index)
@@ -109,13 +109,13 @@ impl Core {
             .set_byte_cnt(receipt.bytes)
             .set_timestamp(host.now())
             .set_qpn(self.qpn)
-            .set_wqe_counter(self.rings.told(host, receipt.counter))
+            .set_wqe_counter(self.rings.cqe_counter(host, receipt.counter))
             .set_op_own_parts(receipt.opcode, 0, receipt.solicited, false);
         let (data, most) = (receipt.in_entry, self.in_entry.receives);
         scatter_to_cqe::complete(host, cqn, cqe, data, most, receipt.solicited);
     }
 
-    /// A receive WQE failed, or is flushed.
+    /// Completes a receive WQE that failed, or is flushed.
     pub(super) fn fail_receive(
         &self,
         host: &mut dyn Host,
@@ -129,7 +129,7 @@ impl Core {
         }
         let (cqn, user_index) = self.receiver(host, xrc);
         let opcode = WqeOpcode::NOP;
-        let counter = self.rings.told(host, counter);
+        let counter = self.rings.cqe_counter(host, counter);
         let cqe = self.error(user_index, CqeOpcode::RESP_ERR, counter, opcode, syndrome);
         host.complete(cqn, cqe, true);
     }

@@ -1,7 +1,8 @@
-//! What a queue pair does about congestion: as a receiver it tells the sender of marks, as a sender it slows down.
+//! A queue pair's part in congestion control: as a receiver it notifies the sender of marks, as a sender it slows
+//! down.
 //!
-//! Only connected queue pairs do: a datagram has a destination of its own, and nobody to be told. What is slowed down
-//! is the requester; answers to reads, and acknowledgements, leave as they come.
+//! Only connected queue pairs take part: each datagram has a destination of its own, so there is no peer to notify.
+//! Only the requester is slowed down; answers to reads, and acknowledgements, are not.
 
 use std::time::Duration;
 
@@ -11,24 +12,24 @@ use crate::env::nanoseconds;
 use crate::host::Host;
 use crate::wire::{Network, Vlan, emit_cnp, ethernet};
 
-/// How a receiver tells.
+/// Parameters of a receiver's notifications.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Notice {
     /// Code point and priority of the packet.
     pub dscp: u8,
     pub priority: u8,
-    /// At least so long after the last one.
+    /// Smallest time between two notifications.
     pub interval: Duration,
 }
 
-/// What a queue pair knows of congestion.
+/// Congestion state of a queue pair.
 #[derive(Debug, Default)]
 pub(super) struct Congestion {
-    /// Its own rate, once it was told.
+    /// Its own rate, after a first notification.
     reaction: Option<Box<ReactionPoint>>,
-    /// Its next packet waits until then.
+    /// Time until which its next packet waits, in ns.
     held_until: Option<u64>,
-    /// When it may tell its peer again.
+    /// Time at which it may notify its peer again, in ns.
     tell_again: u64,
 }
 
@@ -37,12 +38,12 @@ impl Congestion {
         self.held_until
     }
 
-    /// Time went on.
+    /// Ends a hold whose time has passed.
     pub(super) fn release(&mut self, now: u64) {
         self.held_until = self.held_until.filter(|&until| until > now);
     }
 
-    /// The requester has sent so much.
+    /// Counts bytes that the requester has sent.
     pub(super) fn sent(&mut self, now: u64, bytes: u64) {
         if let Some(reaction) = &mut self.reaction
             && bytes > 0
@@ -54,12 +55,12 @@ impl Congestion {
 }
 
 impl Qp {
-    /// The tag's priority and the traffic class of its packets, if they are all of one.
+    /// Returns the tag's priority and the traffic class of its packets, if all have the same.
     pub(crate) fn marking(&self) -> Option<(u8, u8)> {
         self.core.path.as_ref().map(super::path::Path::marking)
     }
 
-    /// The peer has met marks: the next packets leave more slowly.
+    /// Slows down: the peer has notified us of marks.
     pub(crate) fn slow_down(&mut self, rules: Reaction, line_bps: u64, host: &mut dyn Host) {
         let now = host.now();
         let point = self
@@ -70,7 +71,7 @@ impl Qp {
         point.notified(now);
     }
 
-    /// The rate that it sends at, bits each second, once it was told to slow down.
+    /// Returns its rate in bits per second, after a first notification.
     pub(crate) fn rate_bps(&self) -> Option<f64> {
         self.congestion
             .reaction
@@ -78,8 +79,8 @@ impl Qp {
             .map(|point| point.rate_bps())
     }
 
-    /// A marked packet has come: tells the sender, unless it was told just now. Whether it was told.
-    pub(crate) fn tell(&mut self, notice: Notice, host: &mut dyn Host) -> bool {
+    /// Notifies the sender of a marked packet, unless it was notified just now. Returns whether it was notified.
+    pub(crate) fn notify_sender(&mut self, notice: Notice, host: &mut dyn Host) -> bool {
         let now = host.now();
         if now < self.congestion.tell_again {
             return false;
@@ -95,7 +96,7 @@ impl Qp {
         match &mut network {
             Network::Ipv4(ip, _) => ip.tos = class,
             Network::Ipv6(ip, _) => ip.traffic_class = class,
-            // RoCE v1 has no such packet.
+            // RoCE v1 has no notification packet.
             Network::Grh(_) | Network::Local => return false,
         }
         eth.vlan = eth.vlan.map(|Vlan { id, .. }| Vlan {
@@ -108,5 +109,5 @@ impl Qp {
     }
 }
 
-/// ECT(0), as a ConnectX-4 Lx has it in the notifications that it sends (Scapy `test/contrib/roce.uts`).
+/// ECT(0), as in notifications sent by a ConnectX-4 Lx (Scapy `test/contrib/roce.uts`).
 const CAPABLE: u8 = 0b10;

@@ -1,16 +1,15 @@
-//! Which fields of a queue pair context each transition command takes.
+//! The fields of a queue pair context that each transition command uses.
 //!
-//! A modify command carries a whole context. Some fields every such transition takes; some it takes
-//! only if `opt_param_mask` has their bit; the others it ignores, and drivers do fill them (Linux
-//! repeats service type, PD and CQ numbers in each command). A mask bit that a transition does not
-//! know for a service type is refused (the table is `opt_mask` of Linux
-//! drivers/infiniband/hw/mlx5/qp.c).
+//! A modify command carries a whole context. A transition always uses some fields, uses some only if `opt_param_mask`
+//! has their bit, and ignores the others. Drivers do fill ignored fields (Linux repeats service type, PD and CQ
+//! numbers in each command). A mask bit that a transition does not have for a service type is refused (the table is
+//! `opt_mask` of Linux drivers/infiniband/hw/mlx5/qp.c).
 
 use super::state::{Service, Transition};
 use crate::host::Host;
 use mlx_prm::{CmdStatus, Qpc, opt_param as opt};
 
-/// The optional parameters a transition knows.
+/// Returns the optional parameters of a transition.
 const fn allowed(transition: Transition, service: Service) -> u32 {
     use opt::{
         ALT_ADDR_PATH, COUNTER_SET_ID, CQN_RCV, LAG_TX_AFF, PKEY_INDEX, PM_STATE, PRI_PORT, Q_KEY,
@@ -55,7 +54,7 @@ const MAX_LOG_MSG: u32 = 30;
 /// A path MTU of 4096 bytes.
 const MAX_MTU: u32 = 5;
 
-/// Merges what `transition` takes of `given` into `live`, after checking it.
+/// Merges the fields of `given` that `transition` uses into `live`, after checking them.
 pub(super) fn merge(
     live: &mut Qpc,
     service: Service,
@@ -92,7 +91,7 @@ pub(super) fn merge(
                 .set_log_rra_max(given.log_rra_max())
                 .set_min_rnr_nak(given.min_rnr_nak())
                 .set_atomic_mode(given.atomic_mode());
-            // The port was set on the way to INIT, and ack_timeout belongs to the next transition.
+            // The port was set with RST2INIT, and ack_timeout belongs to the next transition.
             let port = live.primary_address_path().vhca_port_num();
             let path = live.primary_address_path_mut();
             path.clone_from(given.primary_address_path());
@@ -120,8 +119,8 @@ pub(super) fn merge(
     Ok(())
 }
 
-/// QP1 and QP0 are a port's: Linux names it at every step upwards (`__mlx5_ib_modify_qp`, `is_sqp`). Other queue pairs
-/// have it from their first.
+/// Returns whether a transition must name the port. QP1 and QP0 belong to a port: Linux names it at every step
+/// upwards (`__mlx5_ib_modify_qp`, `is_sqp`). Other queue pairs have it from their first transition.
 const fn names_its_port(service: Service, transition: Transition) -> bool {
     matches!(service, Service::Gsi | Service::Smi)
         && matches!(
@@ -144,7 +143,7 @@ fn check_ready_to_receive(service: Service, given: &Qpc, host: &dyn Host) -> Res
         return Err(CmdStatus::BAD_PARAM);
     }
     let path = given.primary_address_path();
-    // Within a subnet of InfiniBand a path needs no GID, nor does one that leads back.
+    // A path inside an InfiniBand subnet needs no GID, nor does forced loopback.
     if service.is_connected() && !path.fl() && (host.lid().is_none() || path.grh()) {
         let index = path.src_addr_index();
         // CAST: eight bits.

@@ -1,4 +1,4 @@
-//! What every part of a queue pair needs to know about it.
+//! State shared by all parts of a queue pair.
 
 use std::convert::Infallible;
 
@@ -11,7 +11,7 @@ use crate::q_counters::QCounter;
 use crate::wire::{BthRepr, Headers, Opcode, Packet, Psn};
 use mlx_prm::Qpc;
 
-/// The queue pair must go to ERR. Whatever CQE there is to write about the cause has been written.
+/// The queue pair must go to ERR. The CQE about the cause, if there is one, has been written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Broken;
 
@@ -21,15 +21,15 @@ pub(super) struct Core {
     pub(super) qpn: u32,
     pub(super) service: Service,
     pub(super) state: State,
-    /// As created and modified; live values are filled in when it is queried.
+    /// Context as created and modified; QUERY_QP fills in live values.
     pub(super) context: Qpc,
     pub(super) rings: Rings,
     pub(super) in_entry: InEntry,
-    /// The way to the peer of a connected queue pair, from RTR on.
+    /// Path to the peer of a connected queue pair, from RTR on.
     pub(super) path: Option<Path>,
 }
 
-/// What the requester and the responder decide about a packet.
+/// Fields of a packet that the requester or the responder decides.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outgoing<'a> {
     pub(super) opcode: Opcode,
@@ -41,12 +41,12 @@ pub(super) struct Outgoing<'a> {
 }
 
 impl Core {
-    /// Counts something in the queue pair's counter set.
+    /// Increments a counter of the queue pair's counter set.
     pub(super) fn count(&self, host: &mut dyn Host, what: QCounter) {
         host.count(self.context.counter_set_id(), what);
     }
 
-    /// Path MTU in bytes. Code 7 (raw Ethernet) leaves datagrams the largest.
+    /// Returns the path MTU in bytes. Code 7 (raw Ethernet) means the largest for datagrams.
     pub(super) fn mtu(&self) -> usize {
         match self.context.mtu() {
             code @ 1..=5 => 128 << code,
@@ -54,24 +54,24 @@ impl Core {
         }
     }
 
-    /// Largest message in bytes.
+    /// Returns the largest message in bytes.
     pub(super) fn max_message(&self) -> u64 {
         1 << self.context.log_msg_max()
     }
 
-    /// Packets a message of `bytes` bytes takes; an empty one takes one too.
+    /// Returns the packets of a message of `bytes` bytes; an empty one takes one, too.
     pub(super) fn packets(&self, bytes: u32) -> u32 {
         // CAST: at most 4096.
         let mtu = u32::try_from(self.mtu()).unwrap_or(4_096);
         bytes.div_ceil(mtu).max(1)
     }
 
-    /// Scope of keys our own WQEs name.
+    /// Returns the scope of keys in our own WQEs.
     pub(super) fn local_scope(&self) -> KeyScope {
         self.scope(false)
     }
 
-    /// Scope of keys the peer names.
+    /// Returns the scope of keys that the peer names.
     pub(super) fn remote_scope(&self) -> KeyScope {
         self.scope(true)
     }
@@ -91,7 +91,7 @@ impl Core {
         }
     }
 
-    /// Something that stays the same for a pair of queue pairs, to choose source ports by.
+    /// Returns a value that is constant for a pair of queue pairs, from which source ports are chosen.
     pub(super) const fn entropy(&self, remote_qpn: u32) -> u32 {
         self.qpn.wrapping_mul(0x9e37_79b1) ^ remote_qpn
     }

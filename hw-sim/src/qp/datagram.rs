@@ -1,8 +1,8 @@
-//! Unreliable datagrams, and the general services interface, which is datagrams as QP 1.
+//! Unreliable datagrams, and the general services interface, which sends datagrams as QP 1.
 //!
-//! A datagram is one packet: it is done when it has left. On arrival it needs the right Q_Key and a
-//! receive WQE; without either it is gone. The first forty bytes of the receive buffer are for the
-//! network header (a GRH or IPv6 header; an IPv4 header at the end of them), the payload follows.
+//! A datagram is one packet and completes when it has left. On arrival it needs the right Q_Key and a receive WQE;
+//! without either it is dropped. The first forty bytes of the receive buffer are for the network header (a GRH or
+//! IPv6 header; an IPv4 header at the end of them), the payload follows.
 
 use super::completion::Receipt;
 use super::core::{Broken, Core, Outgoing};
@@ -17,7 +17,7 @@ use crate::subnet::MANAGEMENT_LANE;
 use crate::wire::{DEFAULT_PKEY, DethRepr, Headers, Link, Network, Opcode, Packet, Psn};
 use mlx_prm::{Av, CqeOpcode, EventType, Syndrome, WqeOpcode};
 
-/// The Q_Key in a WQE says "use the context's" by its top bit.
+/// Top bit of a WQE's Q_Key: use the context's Q_Key.
 const CONTROLLED_QKEY: u32 = 1 << 31;
 /// `flags_rqpn`: the network header is in the buffer.
 const GRH_IN_BUFFER: u32 = 1 << 28;
@@ -26,7 +26,7 @@ const GSI_QPN: u32 = 1;
 /// The QPN of the subnet management interface.
 const SMI_QPN: u32 = 0;
 
-/// The sending half of a datagram queue pair.
+/// The sending side of a datagram queue pair.
 #[derive(Debug)]
 pub(super) struct Datagrams {
     psn: Psn,
@@ -42,7 +42,7 @@ impl Datagrams {
         self.psn = Psn::new(core.context.next_send_psn());
     }
 
-    /// `next_send_psn` of a query.
+    /// Returns `next_send_psn` of a query.
     pub(super) const fn next_psn(&self) -> u32 {
         self.psn.get()
     }
@@ -153,7 +153,7 @@ impl Datagrams {
     }
 }
 
-/// A datagram could not be fetched.
+/// Refuses a datagram whose WQE could not be fetched.
 pub(super) fn refuse(
     core: &Core,
     queue: &mut SendQueue,
@@ -171,8 +171,8 @@ pub(super) fn refuse(
     Err(Broken)
 }
 
-/// The general services interface sends as QP 1, whatever number the device gave it; so do the
-/// queue pairs that send on its behalf, whose context says so.
+/// Returns the source QPN of datagrams. The general services interface sends as QP 1, whatever its number in the
+/// device; so do the queue pairs that send on its behalf, whose context has `deth_sqpn`.
 fn source_qpn(core: &Core) -> u32 {
     match (core.service, core.context.deth_sqpn()) {
         (Service::Gsi, _) => GSI_QPN,
@@ -182,7 +182,7 @@ fn source_qpn(core: &Core) -> u32 {
     }
 }
 
-/// A datagram arrived.
+/// Handles a received datagram.
 pub(super) fn receive(
     core: &Core,
     queue: &mut ReceiveQueue,
@@ -205,7 +205,7 @@ pub(super) fn receive(
             return Ok(());
         }
         Err(error) => {
-            // A refused access is on record as such: a function that was just closed still hears datagrams.
+            // A refused access is recorded as a DMA fault: a function that was just closed still receives datagrams.
             if !matches!(error, TakeError::Fault(_)) {
                 host.driver_bug(format!("QP {:#x}: receive queue: {error:?}", core.qpn));
             }
@@ -253,8 +253,8 @@ pub(super) fn receive(
     Ok(())
 }
 
-/// What `flags_rqpn` says of the way: on Ethernet the L3 type (0 GRH, 1 IPv6, 2 IPv4), on InfiniBand
-/// the service level; and whether the network header is in the buffer.
+/// Returns the route bits of `flags_rqpn`: on Ethernet the L3 type (0 GRH, 1 IPv6, 2 IPv4), on InfiniBand the service
+/// level; and whether the network header is in the buffer.
 fn route_flags(packet: &Packet<'_>) -> u32 {
     match (&packet.link, &packet.network) {
         (Link::InfiniBand(lrh), Network::Local) => u32::from(lrh.sl) << 24,

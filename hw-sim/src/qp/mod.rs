@@ -1,20 +1,17 @@
-//! Queue pairs: what the device does between a doorbell and a completion.
+//! Queue pairs: the device's work between a doorbell and a completion.
 //!
-//! A [`Qp`] joins parts that know nothing of each other: where its rings lie (`ring`), its
-//! send queue and the requester that turns WQEs into packets, its receive queue and the responder
-//! that turns packets into WQEs filled, or the datagram service in place of both. It owns the state
-//! and is the only one to change it.
+//! A [`Qp`] joins independent parts: its rings (`ring`); its send queue with the requester, which turns WQEs into
+//! packets; its receive queue with the responder, which turns packets into filled WQEs; or the datagram service in
+//! place of both. It owns the state, and only it changes the state.
 //!
-//! It does nothing by itself. A caller tells it that a doorbell was rung, that a packet arrived or
-//! that time went on, and calls [`Qp::run`] while [`Qp::pending`]: each call does about one
-//! packet's worth of work, so that queue pairs take turns and nothing that a guest or a peer says
-//! can make one call long.
+//! It does nothing by itself. A caller reports a doorbell, a packet or a timer, and calls [`Qp::run`] while
+//! [`Qp::pending`]. Each call does about one packet's worth of work, so that queue pairs take turns, and no guest or
+//! peer can make one call long.
 //!
-//! An error ends in ERR: the part that found it has written the error CQE of the WQE concerned and
-//! says `Broken`; from then on, whatever was or will be posted completes with a flush error on
-//! both queues, signalled or not. A datagram queue pair whose *send* queue failed goes to SQER
-//! instead and keeps receiving. Receives posted in ERR have no doorbell, so the record is polled:
-//! often at first, then ever less.
+//! An error ends in ERR: the part that detected it has written the error CQE of the WQE concerned and returns
+//! `Broken`. From then on, all WQEs that were or will be posted complete with a flush error on both queues, signalled
+//! or not. A datagram queue pair whose *send* queue failed goes to SQER instead and keeps receiving. Receives posted
+//! in ERR have no doorbell, so the record is polled: often at first, then less and less often.
 //!
 //! Absent on purpose: path migration, SQD (no command enters it), DC, WQE signatures.
 
@@ -59,17 +56,17 @@ use mlx_prm::{CmdStatus, EventType, Qpc, Syndrome};
 
 /// WQEs flushed in one slice of work.
 const FLUSH_SLICE: usize = 8;
-/// First interval at which the receive record of a queue pair in ERR is looked at, nanoseconds.
+/// First interval at which the receive record of a queue pair in ERR is read, nanoseconds.
 const FIRST_POLL_NS: u64 = 1_000;
 /// Longest such interval.
 const LAST_POLL_NS: u64 = 1_000_000;
-/// One in so many packets makes the device look at the send record without a doorbell, as hardware
-/// may: it exposes WQEs that are finished after the record.
+/// On average, one in this many packets makes the device read the send record without a doorbell, as hardware may.
+/// That exposes drivers that finish WQEs after the record.
 const EARLY_LOOK: u64 = 16;
-/// `rq_type` of a queue pair that never receives into a WQE.
+/// `rq_type` of a queue pair without receive WQEs.
 const RQ_TYPE_NONE: u32 = 3;
 
-/// The earlier of two moments, of those that there are.
+/// Returns the earlier of two times, as far as they exist.
 fn earlier(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.min(other)),
@@ -86,13 +83,13 @@ pub struct Qp {
     requester: Requester,
     responder: Responder,
     datagrams: Datagrams,
-    /// What it was told of congestion, and has told.
+    /// Notifications of congestion, received and sent.
     congestion: Congestion,
-    /// WQEs wait to be flushed.
+    /// True if WQEs wait to be flushed.
     flushing: bool,
-    /// ERR with a receive queue of its own: when to look at the record, and the interval.
+    /// In ERR with a receive queue of its own: next time to read the record, and the interval.
     poll: Option<(u64, u64)>,
-    /// Whose turn it is when both halves have work.
+    /// Which half runs next when both have work.
     requester_is_next: bool,
 }
 
@@ -101,8 +98,8 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// BAD_PARAM for what this device does not have: other service types, WQE signatures, sizes of scatter to CQE; and
-    /// for memory too short for the queues, or a doorbell record not aligned.
+    /// BAD_PARAM for features this device does not have: other service types, WQE signatures, sizes of scatter to
+    /// CQE; also for memory too short for the queues, or a doorbell record that is not aligned.
     pub fn create(qpn: u32, context: &Qpc, memory: QueueMemory) -> Result<Self, CmdStatus> {
         let service = Service::of(context).ok_or(CmdStatus::BAD_PARAM)?;
         let rq_type = context.rq_type();
@@ -141,8 +138,8 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// BAD_QP_STATE if the state does not have this transition, BAD_PARAM if a field it takes is
-    /// out of range; then nothing has changed.
+    /// BAD_QP_STATE if the state does not have this transition, BAD_PARAM if a field it uses is out of range; then
+    /// nothing has changed.
     pub fn modify(
         &mut self,
         transition: Transition,
@@ -208,7 +205,7 @@ impl Qp {
         Ok(())
     }
 
-    /// The live context, as QUERY_QP returns it.
+    /// Returns the live context, as QUERY_QP does.
     pub fn query(&self) -> Qpc {
         let mut context = self.core.context.clone();
         let (next_psn, acked_psn, ssn) = self.requester.query();
@@ -237,7 +234,7 @@ impl Qp {
         context
     }
 
-    /// The send doorbell was rung with these eight bytes.
+    /// Handles a send doorbell with these eight bytes.
     pub fn doorbell(&mut self, value: [u8; 8], host: &mut dyn Host) {
         match self.core.state {
             State::ReadyToSend => {
@@ -253,7 +250,7 @@ impl Qp {
                 }
             }
             State::Error | State::SendQueueError => {
-                // A wrong record cannot make things worse.
+                // The queue is in error already; a wrong record adds nothing.
                 let _ = self.send_queue.read_record(&self.core.rings, host);
                 self.flushing = true;
             }
@@ -282,7 +279,7 @@ impl Qp {
         self.settle_send(result, host);
     }
 
-    /// A packet whose destination QPN is ours arrived.
+    /// Handles a packet for this queue pair.
     pub fn receive(&mut self, packet: &Packet<'_>, host: &mut dyn Host) {
         if !self.takes(packet) {
             return;
@@ -308,12 +305,12 @@ impl Qp {
             responder.receive(core, receive_queue, host, packet);
         }
         if self.core.state == State::ReadyToSend && host.random().is_multiple_of(EARLY_LOOK) {
-            // An error is found again, and reported, at the doorbell.
+            // The doorbell detects an error again, and reports it.
             let _ = self.send_queue.read_record(&self.core.rings, host);
         }
     }
 
-    /// Whether packets of this kind reach the queue pair at all; others are dropped.
+    /// Returns whether packets of this kind reach the queue pair; others are dropped.
     fn takes(&self, packet: &Packet<'_>) -> bool {
         let receives = match self.core.state {
             State::ReadyToReceive | State::ReadyToSend | State::SendQueueError => true,
@@ -323,7 +320,7 @@ impl Qp {
         receives
             && match self.core.service {
                 Service::Rc => transport == Transport::Rc,
-                // Requests go to the end that receives; the other hears answers only.
+                // Requests go to the receiving end; the other end gets responses only.
                 Service::Xrc => {
                     let receives = self.core.context.rq_type() == RQ_TYPE_SRQ;
                     transport == Transport::Xrc
@@ -335,14 +332,14 @@ impl Qp {
             }
     }
 
-    /// Virtual time (ns) at which [`Qp::timer`] wants to be called.
+    /// Returns the virtual time (ns) at which [`Qp::timer`] is to be called.
     pub fn timer_due(&self) -> Option<u64> {
         let poll = self.poll.map(|(due, _)| due);
         let own = earlier(poll, self.congestion.held_until());
         earlier(self.requester.deadline(), own)
     }
 
-    /// Virtual time has reached [`Qp::timer_due`].
+    /// Handles the timer: virtual time has reached [`Qp::timer_due`].
     pub fn timer(&mut self, host: &mut dyn Host) {
         self.congestion.release(host.now());
         if self.core.state == State::ReadyToSend {
@@ -358,7 +355,7 @@ impl Qp {
         }
     }
 
-    /// Whether [`Qp::run`] has something to do now.
+    /// Returns whether [`Qp::run`] has something to do now.
     pub fn pending(&self) -> bool {
         self.flushing || self.responder.is_ready() || self.sender_is_ready()
     }
@@ -373,7 +370,7 @@ impl Qp {
         }
     }
 
-    /// Does a bounded slice of work, about one packet's worth. [`Qp::pending`] says whether there is more to do.
+    /// Does a bounded amount of work, about one packet's worth. [`Qp::pending`] tells if there is more to do.
     pub fn run(&mut self, host: &mut dyn Host) {
         if self.flushing {
             self.flush(host);
@@ -402,7 +399,7 @@ impl Qp {
         }
     }
 
-    /// The queue pair cannot go on, for a reason outside of it: its completion queue failed.
+    /// Moves the queue pair to ERR because its completion queue failed.
     pub fn fail(&mut self, host: &mut dyn Host) {
         if self.core.state != State::Reset {
             self.enter_error(host);
@@ -415,7 +412,7 @@ impl Qp {
         }
     }
 
-    /// An error of the send queue: unreliable services stop sending only.
+    /// Handles an error of the send queue: unreliable services only stop sending.
     fn settle_send(&mut self, result: Result<(), Broken>, host: &mut dyn Host) {
         if let Err(Broken) = result {
             match self.core.service {
@@ -440,7 +437,7 @@ impl Qp {
         if self.core.context.rq_type() == RQ_TYPE_SRQ {
             host.qp_event(EventType::SRQ_LAST_WQE, self.core.qpn);
         }
-        // WQEs whose doorbell has not come yet are announced by the record already.
+        // The record may already cover WQEs whose doorbell has not arrived yet.
         let _ = self.send_queue.read_record(&self.core.rings, host);
         self.flushing = true;
         if self.core.rings.receive.is_some() {
@@ -457,7 +454,7 @@ impl Qp {
         }
     }
 
-    /// Completes one WQE with a flush error; false if there is none.
+    /// Completes one WQE with a flush error; returns false if there is none.
     fn flush_one(&mut self, host: &mut dyn Host) -> bool {
         let Self {
             core,
@@ -480,7 +477,7 @@ impl Qp {
             Ok(Some(counter)) => counter,
             Ok(None) => return false,
             Err(_) => {
-                self.poll = None; // the record is gone, and nobody can post any more
+                self.poll = None; // the record is unreadable, so nothing more can be posted
                 return false;
             }
         };
@@ -491,8 +488,8 @@ impl Qp {
         true
     }
 
-    /// Forgets everything but what CREATE_QP said. Posted WQEs are dropped without completions;
-    /// the doorbell record and the completion queues are software's to clean.
+    /// Resets to the state after CREATE_QP. Posted WQEs are dropped without completions; software has to clean the
+    /// doorbell record and the completion queues.
     fn reset(&mut self) {
         self.core.state = State::Reset;
         self.core.path = None;
@@ -506,48 +503,48 @@ impl Qp {
         self.poll = None;
     }
 
-    /// Queue pair number.
+    /// Returns the queue pair number.
     pub const fn qpn(&self) -> u32 {
         self.core.qpn
     }
 
-    /// State.
+    /// Returns the state.
     pub const fn state(&self) -> State {
         self.core.state
     }
 
-    /// Service type.
+    /// Returns the service type.
     pub const fn service(&self) -> Service {
         self.core.service
     }
 
-    /// Protection domain.
+    /// Returns the protection domain.
     pub const fn pd(&self) -> u32 {
         self.core.context.pd()
     }
 
-    /// Completion queue of the send queue.
+    /// Returns the completion queue of the send queue.
     pub const fn cqn_snd(&self) -> u32 {
         self.core.context.cqn_snd()
     }
 
-    /// Completion queue of the receive queue.
+    /// Returns the completion queue of the receive queue.
     pub const fn cqn_rcv(&self) -> u32 {
         self.core.context.cqn_rcv()
     }
 
-    /// Shared receive queue, if the queue pair receives from one.
+    /// Returns the shared receive queue, if the queue pair receives from one.
     pub fn srqn(&self) -> Option<u32> {
         let context = &self.core.context;
         (context.rq_type() == RQ_TYPE_SRQ).then(|| context.srqn_rmpn_xrqn())
     }
 
-    /// Does not want datagrams for its groups that its own function sent.
+    /// Returns whether it refuses datagrams to its groups from its own function.
     pub const fn blocks_own_multicast(&self) -> bool {
         self.core.context.block_lb_mc()
     }
 
-    /// UAR page whose doorbells the queue pair listens to.
+    /// Returns the UAR page of its doorbells.
     pub const fn uar(&self) -> u32 {
         self.core.context.uar_page()
     }

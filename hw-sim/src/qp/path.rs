@@ -1,9 +1,8 @@
 //! From an address path to the headers of a packet.
 //!
-//! Where a packet goes is said by the queue pair's context (connected) or by the WQE's address
-//! vector (datagram). Where it comes from, and which RoCE version it is, is said by the entry of
-//! the RoCE address table the path names. On InfiniBand a LID is the way, and a GRH is there if the
-//! path says so.
+//! The destination of a packet is in the queue pair's context (connected) or in the WQE's address vector (datagram).
+//! Its source address and RoCE version are in the entry of the RoCE address table that the path names. On InfiniBand
+//! the LID selects the route, and a GRH is present if the path asks for it.
 
 use crate::host::{GidEntry, Host};
 use crate::subnet::PERMISSIVE_LID;
@@ -18,7 +17,7 @@ const L3_IPV4: u8 = 0;
 /// Lowest source port of RoCE v2: the dynamic range.
 const MIN_SOURCE_PORT: u16 = 0xc000;
 
-/// A way to a peer.
+/// A path to a peer.
 #[derive(Clone, Debug)]
 pub(super) struct Path {
     source: u8,
@@ -29,23 +28,23 @@ pub(super) struct Path {
     hop_limit: u8,
     source_port: u16,
     priority: u8,
-    /// The function's own packets come back to it, whatever the addresses say.
+    /// True if the function's own packets loop back to it, whatever the addresses are.
     forced_loopback: bool,
-    /// InfiniBand: destination LID, source path bits, service level, whether there is a GRH.
+    /// InfiniBand: destination LID, source path bits, service level, presence of a GRH.
     dlid: u16,
     path_bits: u16,
     service_level: u8,
     global: bool,
-    /// The headers as they were when addresses were last looked up, and the number of those.
+    /// The headers of the last address look-up, and the number of that state of the addresses.
     headers: Cell<Option<(u64, Link, Network)>>,
 }
 
 impl Path {
-    /// The path of a connected queue pair. `entropy` picks a source port where none is given.
+    /// Returns the path of a connected queue pair. `entropy` selects a source port if none is given.
     pub(super) fn of_context(ads: &Ads, entropy: u32) -> Self {
         let [_, _, a, b] = ads.rmac_47_32().to_be_bytes();
         let [c, d, e, f] = ads.rmac_31_0().to_be_bytes();
-        // DSCP is that of RoCE v2, the traffic class that of v1; drivers fill both alike.
+        // DSCP is RoCE v2's, the traffic class v1's; drivers fill both with the same value.
         let traffic_class = low_byte(ads.dscp() << 2 | ads.ecn()) | low_byte(ads.tclass());
         Self {
             source: low_byte(ads.src_addr_index()),
@@ -65,7 +64,7 @@ impl Path {
         }
     }
 
-    /// The path of one datagram.
+    /// Returns the path of one datagram.
     pub(super) fn of_vector(av: &Av, entropy: u32) -> Self {
         Self {
             source: low_byte(av.src_addr_index()),
@@ -85,7 +84,7 @@ impl Path {
         }
     }
 
-    /// The headers in front of the BTH; none if the source address is not in the table (any more).
+    /// Returns the headers in front of the BTH; `None` if the source address is not in the table (any more).
     pub(super) fn headers(&self, host: &dyn Host) -> Option<(Link, Network)> {
         let addresses = host.addresses();
         if let Some((of, link, network)) = self.headers.get()
@@ -119,8 +118,8 @@ impl Path {
         Some((eth.into(), self.network(&source)))
     }
 
-    /// The way of packets that are forced back: from an address of the function, any of those it has, to the same. How
-    /// a card marks them is not known, and nobody else sees them.
+    /// Returns the headers of packets with forced loopback: from any address of the function to the same address. How
+    /// a card marks them is not known, and they never leave the card.
     fn looped(host: &dyn Host) -> Option<(Link, Network)> {
         let own = (0..=u8::MAX).find_map(|index| host.gid(index))?;
         let eth = EthRepr {
@@ -148,14 +147,14 @@ impl Path {
         Some((eth.into(), back.network(&own)))
     }
 
-    /// The tag's priority and the traffic class of what goes this way.
+    /// Returns the tag's priority and the traffic class of packets on this path.
     pub(super) const fn marking(&self) -> (u8, u8) {
         (self.priority, self.traffic_class)
     }
 
     fn infiniband(&self, host: &dyn Host, lid: u16) -> Option<(Link, Network)> {
-        // Inferred: what is for whoever is at the other end of the cable says no more of where it comes from, or its
-        // answer would come by LID, and not back along the route (IBTA volume 1, section 14.2.2).
+        // Inferred: a packet to the permissive LID also has the permissive source LID. Else its answer would come by
+        // LID, and not back along the route (IBTA volume 1, section 14.2.2).
         let is_unaddressed = lid == 0 || self.dlid == PERMISSIVE_LID;
         let lrh = LrhRepr {
             vl: 0,
@@ -220,7 +219,7 @@ impl Path {
     }
 }
 
-/// The port given, or one from the dynamic range that stays the same for a pair of queue pairs.
+/// Returns the given port, or one from the dynamic range that is constant for a pair of queue pairs.
 fn source_port(given: u32, entropy: u32) -> u16 {
     match u16::try_from(given) {
         Ok(port) if port != 0 => port,
@@ -231,7 +230,7 @@ fn source_port(given: u32, entropy: u32) -> u16 {
     }
 }
 
-/// The IPv4 address of `::ffff:a.b.c.d`.
+/// Returns the IPv4 address of `::ffff:a.b.c.d`.
 const fn mapped(gid: &[u8; 16]) -> [u8; 4] {
     [gid[12], gid[13], gid[14], gid[15]]
 }
@@ -241,7 +240,7 @@ fn low_half(value: u32) -> u16 {
     u16::try_from(value & 0xffff).unwrap_or(0)
 }
 
-/// CAST: the low byte is what is wanted; fields of eight bits and less have no other.
+/// CAST: only the low byte is used; fields of eight bits or less have no other.
 const fn low_byte(value: u32) -> u8 {
     value.to_be_bytes()[3]
 }

@@ -1,7 +1,7 @@
 //! Receive WQEs: taking the next one, and scattering a message into it.
 //!
-//! A queue pair has its own ring, or takes from a shared receive queue, or has none (`rq_type`).
-//! Receives have no doorbell register: the doorbell record is read each time a WQE is wanted.
+//! A queue pair has its own ring, or takes from a shared receive queue, or has none (`rq_type`). Receives have no
+//! doorbell register: the doorbell record is read each time a WQE is needed.
 
 use super::completion::RQ_TYPE_SRQ;
 use super::core::Core;
@@ -12,21 +12,21 @@ use zerocopy::FromBytes;
 
 const SEGMENT_BYTES: usize = 16;
 
-/// A message did not reach the receive buffer.
+/// Reason for which a message was not scattered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ScatterError {
-    /// It is longer than the buffer.
+    /// The message is longer than the buffer.
     TooLong,
     /// The buffer's key does not cover the write.
     Key(KeyError),
 }
 
-/// There may be a receive WQE, but it cannot be taken.
+/// Reason for which a receive WQE could not be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TakeError {
     /// Ring or record could not be read.
     Fault(DmaFault),
-    /// The doorbell record claims more than the ring holds.
+    /// The doorbell record counts more WQEs than the ring holds.
     Record,
 }
 
@@ -35,17 +35,17 @@ pub(crate) enum TakeError {
 pub(crate) struct ReceiveWqe {
     /// 16-bit receive counter, or index of the shared receive queue's entry.
     pub(crate) counter: u16,
-    /// What its keys are checked against.
+    /// Scope for the checks of its keys.
     scope: KeyScope,
     scatter: Vec<DataSeg>,
     /// Bytes written so far.
     pub(crate) written: u64,
-    /// It came from this XRC SRQ.
+    /// The XRC SRQ that it came from.
     pub(super) xrc: Option<XrcSource>,
 }
 
 impl ReceiveWqe {
-    /// Appends `data` to what was written.
+    /// Appends `data` to the bytes written.
     pub(crate) fn append(&mut self, host: &mut dyn Host, data: &[u8]) -> Result<(), ScatterError> {
         self.check_room(data.len() as u64)?;
         let mut skip = self.written;
@@ -73,7 +73,7 @@ impl ReceiveWqe {
         Ok(())
     }
 
-    /// Counts `bytes` that lie elsewhere as written.
+    /// Counts `bytes` that were scattered elsewhere as written.
     pub(super) fn count(&mut self, bytes: u64) -> Result<(), ScatterError> {
         self.check_room(bytes)?;
         self.written += bytes;
@@ -91,7 +91,7 @@ impl ReceiveWqe {
         Ok(())
     }
 
-    /// Starts over: an unreliable message was abandoned, the WQE serves the next one.
+    /// Starts over: an unreliable message was abandoned, and the WQE is reused for the next one.
     pub(super) fn rewind(&mut self) {
         self.written = 0;
     }
@@ -101,17 +101,17 @@ impl ReceiveWqe {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReceiveQueue {
     taken: u16,
-    /// As last read from the record.
+    /// Posted WQEs, as last read from the record.
     posted: u16,
 }
 
 impl ReceiveQueue {
-    /// Receive WQEs taken and posted, as QUERY_QP tells them.
+    /// Returns the receive WQEs taken and posted, for QUERY_QP.
     pub(crate) const fn counters(self) -> (u16, u16) {
         (self.taken, self.posted)
     }
 
-    /// The next WQE, if one is posted; of the XRC SRQ that the packet names, if it does.
+    /// Takes the next posted WQE, from the XRC SRQ if the packet names one.
     pub(super) fn take(
         &mut self,
         core: &Core,
@@ -135,7 +135,7 @@ impl ReceiveQueue {
         self.take_own(&core.rings, core.local_scope(), host)
     }
 
-    /// The next WQE of the ring, if one is posted.
+    /// Takes the next posted WQE of the ring.
     pub(crate) fn take_own(
         &mut self,
         rings: &Rings,
@@ -168,7 +168,7 @@ impl ReceiveQueue {
         }))
     }
 
-    /// The counter of the next posted WQE, which is stepped over; for flushing.
+    /// Skips the next posted WQE for a flush; returns its counter.
     pub(crate) fn skip(
         &mut self,
         rings: &Rings,
@@ -188,8 +188,8 @@ impl ReceiveQueue {
     }
 }
 
-/// The data segments up to the terminator: an entry of zero bytes. Its key is 0x100 or the device's
-/// `terminate_scatter_list_mkey`, and nothing else is posted with zero bytes.
+/// Returns the data segments up to the terminator: an entry of zero bytes. Its key is 0x100 or the device's
+/// `terminate_scatter_list_mkey`; no other entry has zero bytes.
 fn parse_scatter(bytes: &[u8]) -> Vec<DataSeg> {
     let (segments, _) = bytes.as_chunks::<SEGMENT_BYTES>();
     segments

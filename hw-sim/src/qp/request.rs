@@ -1,7 +1,7 @@
-//! A request in progress: the packets it is made of, and the answers that fit it.
+//! A request in progress: its packets, and the answers that match it.
 //!
-//! Everything here is computed from the WQE and a position in it, so that a packet sent again is
-//! the packet that was sent, with the data that lies in memory by then.
+//! Everything here is computed from the WQE and a position in it. So a retransmitted packet equals the first one,
+//! except that its data is read again from memory.
 
 use super::core::{Core, Outgoing};
 use super::scatter_to_cqe::is_in_entry;
@@ -16,16 +16,16 @@ use mlx_prm::Syndrome;
 pub(super) struct Request {
     pub(super) wqe: SendWqe,
     pub(super) first: Psn,
-    /// PSNs it takes; 0 for what never leaves the function.
+    /// Number of PSNs; 0 for a WQE executed inside the function.
     pub(super) packets: u32,
     /// Response packets of a read or atomic that arrived.
     answered: u32,
-    /// What came back, if it is to lie in the entry.
+    /// Data of the answer, if it is to be scattered to the CQE.
     in_entry: Option<Box<[u8]>>,
 }
 
 impl Request {
-    /// Gives a WQE its PSNs, from `first` on.
+    /// Assigns a WQE its PSNs, from `first` on.
     pub(super) fn new(core: &Core, wqe: SendWqe, first: Psn) -> Self {
         let packets = match wqe.action {
             Action::Nop | Action::Umr { .. } => 0,
@@ -44,19 +44,19 @@ impl Request {
         }
     }
 
-    /// Longer than the largest message. What never leaves the function is no message: the queue pair
-    /// for UMRs has a `log_msg_max` of 12 (Linux `__mlx5_ib_modify_qp`) and is given tables of a
-    /// megabyte (`mlx5r_umr_update_mr_pas`).
+    /// Returns whether it is longer than the largest message. A WQE executed inside the function is no message: the
+    /// queue pair for UMRs has a `log_msg_max` of 12 (Linux `__mlx5_ib_modify_qp`) and gets tables of a megabyte
+    /// (`mlx5r_umr_update_mr_pas`).
     pub(super) fn is_too_long(&self, core: &Core) -> bool {
         !self.wqe.action.is_local() && u64::from(self.wqe.length) > core.max_message()
     }
 
-    /// The PSN behind its last.
+    /// Returns the PSN behind its last.
     pub(super) const fn end(&self) -> Psn {
         self.first.advance(self.packets)
     }
 
-    /// The first PSN whose answer is missing, if the request has answers with data.
+    /// Returns the first PSN whose answer is missing, if the request has answers with data.
     pub(super) const fn missing_answer(&self) -> Option<Psn> {
         if self.wqe.action.is_read_or_atomic() && self.answered < self.packets {
             Some(self.first.advance(self.answered))
@@ -65,8 +65,8 @@ impl Request {
         }
     }
 
-    /// Sends the packet at `psn`; returns the PSN to go on from. A read or atomic is asked for in
-    /// one packet, from any position in it.
+    /// Sends the packet at `psn`; returns the PSN to continue from. A read or atomic is one request packet, from any
+    /// position in it.
     pub(super) fn send(
         &self,
         core: &Core,
@@ -145,7 +145,7 @@ impl Request {
             Action::Read { va, rkey } => {
                 let done = offset(core, position);
                 let left = u64::from(self.wqe.length).saturating_sub(done);
-                // CAST: what is left of a 32-bit length.
+                // CAST: the rest of a 32-bit length.
                 let length = u32::try_from(left).unwrap_or(u32::MAX);
                 headers.reth = Some(RethRepr {
                     va: va.wrapping_add(done),
@@ -184,7 +184,7 @@ impl Request {
         Ok((operation, headers))
     }
 
-    /// Takes the answer that [`Request::missing_answer`] names.
+    /// Accepts the answer that [`Request::missing_answer`] names.
     pub(super) fn take_answer(
         &mut self,
         core: &Core,
@@ -225,12 +225,12 @@ impl Request {
         Ok(())
     }
 
-    /// Keeps data for the entry of this request. Inferred: without an entry it is lost, since Linux asks for scatter to
-    /// CQE only where every request has one (`configure_requester_scat_cqe` in drivers/infiniband/hw/mlx5/qp.c).
+    /// Keeps data for the CQE of this request. Inferred: without a CQE it is lost, since Linux enables scatter to CQE
+    /// only where every request has one (`configure_requester_scat_cqe` in drivers/infiniband/hw/mlx5/qp.c).
     fn keep(&mut self, core: &Core, host: &mut dyn Host, data: &[u8]) {
         if self.wqe.signal == Signal::OnError {
             host.driver_bug(format!(
-                "QP {:#x}, WQE {:#06x}: data for an entry that is not asked for",
+                "QP {:#x}, WQE {:#06x}: scatter to CQE of a request without a CQE",
                 core.qpn, self.wqe.index
             ));
         } else {
@@ -238,9 +238,8 @@ impl Request {
         }
     }
 
-    /// Whether a response packet is the one its position in the read calls for. After a retry the
-    /// first packet of a response may stand anywhere in the read, so First and Middle are alike,
-    /// and so are Last and Only.
+    /// Returns whether a response packet matches its position in the read. After a retry the response may begin
+    /// anywhere in the read, so First and Middle are equivalent, and so are Last and Only.
     fn response_fits(&self, core: &Core, operation: Operation, payload: &[u8]) -> bool {
         let operation_fits = if self.answered + 1 == self.packets {
             matches!(
@@ -256,13 +255,13 @@ impl Request {
         operation_fits && payload.len() == self.segment_bytes(core, self.answered)
     }
 
-    /// Bytes of the packet at `position`.
+    /// Returns the bytes of the packet at `position`.
     fn segment_bytes(&self, core: &Core, position: u32) -> usize {
         let rest = u64::from(self.wqe.length).saturating_sub(offset(core, position));
         usize::try_from(rest).unwrap_or(usize::MAX).min(core.mtu())
     }
 
-    /// Carries out what never leaves the function.
+    /// Executes a WQE that stays inside the function.
     pub(super) fn execute_locally(&self, core: &Core, host: &mut dyn Host) -> Result<(), Syndrome> {
         let Action::Umr {
             key,
@@ -301,7 +300,7 @@ impl Request {
         })
     }
 
-    /// Writes the CQE of a request that went well, if it wants one.
+    /// Writes the CQE of a successful request, if it asks for one.
     pub(super) fn signal(&self, core: &Core, host: &mut dyn Host) {
         let wqe = &self.wqe;
         if wqe.signal != Signal::OnError {
@@ -317,7 +316,7 @@ impl Request {
     }
 }
 
-/// Byte of the message at which the packet at `position` begins.
+/// Returns the byte of the message at which the packet at `position` begins.
 fn offset(core: &Core, position: u32) -> u64 {
     u64::from(position) * core.mtu() as u64
 }
@@ -346,7 +345,7 @@ const fn write_operation(first: bool, last: bool, immediate: bool) -> Operation 
     }
 }
 
-/// An atomic's original value as it is written into local memory.
+/// Returns an atomic's original value as it is written into local memory.
 fn atomic_result(host: &dyn Host, original: u64) -> [u8; 8] {
     if host.atomic_reply_big_endian() {
         return original.to_be_bytes();

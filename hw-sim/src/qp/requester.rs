@@ -1,8 +1,8 @@
 //! The requester: from send WQEs to packets, and from answers to completions.
 //!
-//! Every packet a message takes has a PSN; an RDMA READ takes as many as its response has packets,
-//! though its request is one (IBTA volume 1, section 9.4.4). PSNs are assigned when a WQE is
-//! fetched, so all WQEs in progress lie in one row:
+//! Every packet of a message has a PSN; an RDMA READ has as many as its response has packets, though its request is
+//! one packet (IBTA volume 1, section 9.4.4). PSNs are assigned when a WQE is fetched, so the WQEs in progress form
+//! one contiguous row:
 //!
 //! ```text
 //!          unacked          cursor        sent          next
@@ -10,16 +10,16 @@
 //!   done    | sent, unanswered| to be resent| never sent  | not assigned
 //! ```
 //!
-//! Recovery is go-back-N: whatever goes wrong (sequence NAK, RNR NAK, a hole in read responses, the ACK
-//! timeout, the early one of adaptive retransmission) first acknowledges what it acknowledges, then puts
-//! `cursor` back to `unacked`. Sending is a pure function of the cursor: a packet sent again is computed again
-//! from its PSN, with the data that lies in memory at that time.
+//! Recovery is go-back-N. Any fault (sequence NAK, RNR NAK, a hole in read responses, the ACK timeout, the early
+//! timeout of adaptive retransmission) first acknowledges the packets it covers, then moves `cursor` back to
+//! `unacked`. Sending is a pure function of the cursor: a retransmitted packet is computed again from its PSN, with
+//! the data in memory at that time.
 //!
-//! Completions are in order. A WQE that cannot be sent (bad key, malformed) ends the row: it fails
-//! once everything before it is done, so that its error CQE is the last before the flush.
+//! Completions are in order. A WQE that cannot be sent (bad key, malformed) ends the row: it fails once everything
+//! before it has completed, so that its error CQE is the last before the flush.
 //!
-//! The unreliable connection uses the same row with nobody to wait for: a packet counts as
-//! acknowledged when it has been sent.
+//! The unreliable connection uses the same row without acknowledgements: a packet counts as acknowledged when it has
+//! been sent.
 
 use super::core::{Broken, Core};
 use super::earlier;
@@ -34,33 +34,34 @@ use crate::wire::{AckSyndrome, AethRepr, NakCode, Operation, Packet, Psn};
 use mlx_prm::{Syndrome, WqeOpcode};
 use std::collections::VecDeque;
 
-/// Unacknowledged packets of sends and writes on the wire.
+/// Limit of unacknowledged packets of sends and writes on the wire.
 const WINDOW: u32 = 256;
-/// An acknowledgement is asked for at least this often within a message: often enough that the
-/// window never closes without one under way.
+/// Largest number of packets of a message without a request for an acknowledgement: small enough that the window
+/// never closes without one under way.
 const MAX_ACK_INTERVAL: u32 = WINDOW / 4;
-/// PSNs in use at a time: half the number space, so that old and new never look alike.
+/// Limit of PSNs in use: half the number space, so that old and new ones are distinguishable.
 const MAX_PSNS: u32 = 1 << 23;
-/// `rnr_retry` that never gives up.
+/// `rnr_retry` for unlimited retries.
 const RNR_RETRY_FOREVER: u32 = 7;
 
 /// The row of WQEs in progress, and the timers.
 #[derive(Debug)]
 pub(super) struct Requester {
     row: VecDeque<Request>,
-    /// Fetched, waiting for a fence, a responder resource or PSNs.
+    /// A fetched WQE that waits for a fence, a responder resource or PSNs.
     staged: Option<SendWqe>,
     unacked: Psn,
     cursor: Psn,
     sent: Psn,
     next: Psn,
-    /// The last WQE of the row cannot be sent from this PSN on.
+    /// PSN from which the last WQE of the row cannot be sent, and its syndrome.
     poison: Option<(Psn, Syndrome)>,
     retries: u32,
     rnr_retries: u32,
-    /// The last WQE started was a UMR that makes a key usable. It is done by now; a real one may not be.
+    /// True if the last WQE started was a UMR that makes a key usable. It has completed by now; a real device's may
+    /// not have.
     behind_umr: bool,
-    /// Went back because of a hole in the responses; further responses beyond it say nothing new.
+    /// True if it went back because of a hole in the responses; further responses beyond the hole are ignored.
     hole_seen: bool,
     ack_deadline: Option<u64>,
     early: EarlyTimer,
@@ -97,7 +98,7 @@ impl Requester {
         self.reset_retries(core);
     }
 
-    /// `next_send_psn`, `last_acked_psn`, `ssn` of a query.
+    /// Returns `next_send_psn`, `last_acked_psn`, `ssn` of a query.
     pub(super) fn query(&self) -> (u32, u32, u32) {
         (
             self.next.get(),
@@ -106,18 +107,18 @@ impl Requester {
         )
     }
 
-    /// Retries left: transport, RNR.
+    /// Returns the retries left: transport, RNR.
     pub(super) const fn retries_left(&self) -> (u32, u32) {
         (self.retries, self.rnr_retries)
     }
 
-    /// When [`Requester::timer`] has something to do.
+    /// Returns the time at which [`Requester::timer`] has something to do.
     pub(super) fn deadline(&self) -> Option<u64> {
         let ack = earlier(self.ack_deadline, self.early.deadline());
         earlier(ack, self.rnr_deadline)
     }
 
-    /// Whether [`Requester::step`] would do something.
+    /// Returns whether [`Requester::step`] would do something.
     pub(super) fn is_ready(&self, core: &Core, queue: SendQueue) -> bool {
         if core.state != State::ReadyToSend || self.rnr_deadline.is_some() {
             return false;
@@ -164,7 +165,8 @@ impl Requester {
         self.transmit(core, queue, host)
     }
 
-    /// Sends and writes wait while too much is unacknowledged; requests for answers are few anyway.
+    /// Returns whether sends and writes have to wait because too much is unacknowledged. Reads and atomics do not
+    /// count: responder resources limit them.
     fn window_is_closed(&self) -> bool {
         let asks = || {
             self.request_at(self.cursor)
@@ -193,7 +195,7 @@ impl Requester {
         fence_is_open && has_resource && has_psns && window_is_open
     }
 
-    /// Puts a WQE into the row. What never leaves the function is done here.
+    /// Appends a WQE to the row. One that stays inside the function is executed here.
     fn admit(&mut self, core: &Core, host: &mut dyn Host, wqe: SendWqe) {
         let behind_umr = std::mem::replace(&mut self.behind_umr, wqe.action.makes_a_key_usable());
         if behind_umr && core.service.is_reliable() && !wqe.fences_umr && !host.umr_keeps_order() {
@@ -218,7 +220,7 @@ impl Requester {
         self.row.push_back(request);
     }
 
-    /// A WQE could not be fetched: it fails when everything before it is done.
+    /// Queues a WQE that could not be fetched: it fails when everything before it has completed.
     pub(super) fn refuse(
         &mut self,
         core: &Core,
@@ -237,7 +239,7 @@ impl Requester {
                 (WqeOpcode::NOP, Syndrome::LOCAL_QP_OP_ERR)
             }
         };
-        // Steps over it, so that the flush does not complete it again.
+        // Skips the WQE, so that the flush does not complete it again.
         queue.skip(&core.rings, host);
         let request = Request::new(core, SendWqe::failed(index, opcode), self.next);
         self.row.push_back(request);
@@ -267,7 +269,7 @@ impl Requester {
     ) -> Result<(), Broken> {
         let psn = self.cursor;
         let Some(request) = self.request_at(psn) else {
-            // Never: every PSN up to `next` belongs to a request of the row.
+            // Unreachable: every PSN up to `next` belongs to a request of the row.
             self.cursor = self.next;
             return Ok(());
         };
@@ -300,7 +302,7 @@ impl Requester {
         }
     }
 
-    /// An answer of the responder arrived.
+    /// Handles an answer of the responder.
     pub(super) fn receive(
         &mut self,
         core: &Core,
@@ -329,7 +331,7 @@ impl Requester {
         psn: Psn,
         aeth: AethRepr,
     ) -> Result<(), Broken> {
-        // Only what was sent can be answered; anything else is a ghost of an earlier answer.
+        // Only packets that were sent can be answered; anything else is an old duplicate.
         if psn.distance_from(self.unacked) >= self.sent.distance_from(self.unacked) {
             return Ok(());
         }
@@ -352,8 +354,8 @@ impl Requester {
             }
             AckSyndrome::Nak(code) => {
                 if self.advance(core, queue, host, psn)? {
-                    // The answer to an earlier read is lost and will not come again. Only the ACK
-                    // timeout can tell; the WQE the NAK is about is flushed behind it.
+                    // The answer to an earlier read is lost and will not be sent again. Only the ACK timeout can
+                    // detect that; the WQE of the NAK is flushed behind it.
                     return Ok(());
                 }
                 let syndrome = match code {
@@ -368,8 +370,8 @@ impl Requester {
         }
     }
 
-    /// Everything before `until` is acknowledged, except that a read or atomic needs its answer:
-    /// true if one is missing.
+    /// Marks everything before `until` as acknowledged, except that a read or atomic needs its answer. Returns true
+    /// if one is missing.
     fn advance(
         &mut self,
         core: &Core,
@@ -387,7 +389,7 @@ impl Requester {
         }
         if reached != self.unacked {
             self.unacked = reached;
-            // An answer may overtake the resending of what it answers.
+            // An answer may arrive before its request has been retransmitted.
             if self.cursor.ahead_of(reached) < 0 {
                 self.cursor = reached;
             }
@@ -409,7 +411,7 @@ impl Requester {
         self.rnr_retries = core.context.rnr_retry();
     }
 
-    /// A read response or atomic acknowledgement.
+    /// Handles a read response or atomic acknowledgement.
     fn answer(
         &mut self,
         core: &Core,
@@ -436,7 +438,7 @@ impl Requester {
         if psn != expected {
             return self.go_back_over_hole(core, queue, host);
         }
-        // Everything before the request is done and gone: it is the front.
+        // Everything before the request has completed and left the row: it is the front.
         let Some(request) = self.row.front_mut() else {
             return Ok(());
         };
@@ -446,14 +448,14 @@ impl Requester {
         }
     }
 
-    /// An answer shows that an earlier answer was lost: an implied NAK, once per hole.
+    /// Handles an answer that shows that an earlier answer was lost: an implied NAK, once per hole.
     fn go_back_over_hole(
         &mut self,
         core: &Core,
         queue: &mut SendQueue,
         host: &mut dyn Host,
     ) -> Result<(), Broken> {
-        // The end of a wait for the receiver goes back over it as well.
+        // The end of the RNR wait goes back over the hole as well.
         if self.hole_seen || self.rnr_deadline.is_some() {
             return Ok(());
         }
@@ -468,8 +470,8 @@ impl Requester {
         host: &mut dyn Host,
         why: QCounter,
     ) -> Result<(), Broken> {
-        // A wait for the receiver ends with the same going back, and nothing is on its way before that. A responder may
-        // say both of one PSN: Linux' software RoCE answers a message behind the one it refused by a sequence NAK.
+        // The end of the RNR wait goes back likewise, and nothing is under way before it. A responder may send both
+        // NAKs for one PSN: Linux' software RoCE answers a message behind the one it refused by a sequence NAK.
         if self.rnr_deadline.is_some() {
             core.count(host, why);
             return Ok(());
@@ -505,7 +507,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Virtual time went on.
+    /// Handles the timers: virtual time has moved.
     pub(super) fn timer(
         &mut self,
         core: &Core,
@@ -533,8 +535,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Completes what is done at the front of the row, and fails the poisoned WQE when it gets
-    /// there.
+    /// Completes the acknowledged requests at the front of the row, and fails the poisoned WQE once it is the front.
     fn complete(
         &mut self,
         core: &Core,
@@ -560,7 +561,7 @@ impl Requester {
         Ok(())
     }
 
-    /// The oldest WQE fails, and with it the queue pair.
+    /// Fails the oldest WQE, and with it the queue pair.
     fn fail_front(
         &mut self,
         core: &Core,
@@ -579,13 +580,13 @@ impl Requester {
         Err(Broken)
     }
 
-    /// Takes the oldest WQE in progress out, for flushing.
+    /// Removes the oldest WQE in progress, for flushing.
     pub(super) fn abandon(&mut self) -> Option<(u16, WqeOpcode)> {
         self.ack_deadline = None;
         self.early.rewind();
         self.rnr_deadline = None;
         self.poison = None;
-        // Nothing is assigned to PSNs that were not sent: an unreliable queue pair goes on here.
+        // PSNs that were not sent are free again: an unreliable queue pair continues from here.
         (self.unacked, self.sent, self.next) = (self.cursor, self.cursor, self.cursor);
         let wqe = self
             .row

@@ -1,27 +1,26 @@
-//! The responder: what a connected queue pair does with its peer's requests.
+//! The responder: a connected queue pair's execution of its peer's requests.
 //!
-//! A request packet is expected, early or late, by its PSN. The expected one is executed; an early
-//! one means a loss and draws one sequence NAK, after which everything is dropped until the
-//! expected packet comes; a late one is a duplicate and is answered again without being executed
-//! again, except that reads are, from memory as it is by then (IBTA volume 1, section 9.7.5). A duplicate read is a
-//! repetition of one that was accepted, or of its end; as many are remembered as the responder has resources. Any other
-//! is dropped (Linux `rxe_resp.c` `duplicate_request`, class D error): who does not know the PSNs of a connection
-//! cannot end it so. Linux also drops one with another key or range than the accepted read's; here it is judged as a
-//! read of its own.
+//! By its PSN a request packet is expected, early or late. The expected one is executed. An early one means a loss
+//! and causes one sequence NAK, after which everything is dropped until the expected packet arrives. A late one is a
+//! duplicate: it is answered again without being executed again, except a read, which is executed from memory as it
+//! is then (IBTA volume 1, section 9.7.5). A duplicate read must repeat an accepted read, or its end; as many are
+//! remembered as the responder has resources. Any other is dropped (Linux `rxe_resp.c` `duplicate_request`, class D
+//! error), so that a sender that does not know the connection's PSNs cannot end it. Linux also drops a duplicate with
+//! another key or range than the accepted read's; here it is checked like a new read.
 //!
 //! Answers leave in PSN order, one packet per call of `Responder::step` (see `answers`).
 //!
-//! Atomics are executed once; their results stay in a replay buffer as deep as the responder has
-//! resources, for duplicates.
+//! Atomics are executed once; their results stay in a replay buffer as deep as the responder has resources, for
+//! duplicates.
 //!
-//! A request that cannot be accepted condemns the queue pair: what was accepted before is answered,
-//! then the NAK leaves, then the queue pair goes to ERR.
+//! A request that cannot be accepted condemns the queue pair: earlier requests are answered, then the NAK leaves,
+//! then the queue pair goes to ERR.
 //!
-//! The unreliable connection has no answers: a PSN that is not the expected one abandons the
-//! message in progress, and the next First or Only packet begins anew.
+//! The unreliable connection has no answers: an unexpected PSN abandons the message in progress, and the next First
+//! or Only packet starts a new one.
 //!
-//! Absent on purpose: end-to-end credits (every ACK says "not used"), and a check that packets come
-//! from the peer's address, which no public source says this hardware makes.
+//! Absent on purpose: end-to-end credits (every ACK carries "not used"), and a check that packets come from the
+//! peer's address, which no public source ascribes to this hardware.
 
 use super::answers::{Answers, Interrupted, ReadStream};
 use super::completion::Receipt;
@@ -40,7 +39,7 @@ use std::collections::VecDeque;
 /// Largest RDMA READ or WRITE (IBTA volume 1, section 9.4.3).
 const MAX_RDMA_BYTES: u32 = 1 << 31;
 
-/// A message of which not all packets arrived.
+/// A message of which not all packets have arrived.
 #[derive(Debug)]
 enum Message {
     Send(ReceiveWqe),
@@ -52,7 +51,7 @@ enum Message {
     },
 }
 
-/// Why a request is refused.
+/// Reason for which a request is refused.
 #[derive(Clone, Copy, Debug)]
 struct Refusal {
     code: NakCode,
@@ -60,12 +59,12 @@ struct Refusal {
 }
 
 impl Refusal {
-    /// The request makes no sense here.
+    /// The request is invalid for this queue pair.
     const INVALID: Self = Self {
         code: NakCode::InvalidRequest,
         event: Some(EventType::WQ_INVAL_REQ_ERROR),
     };
-    /// The key does not grant it.
+    /// The key does not grant the access.
     const ACCESS: Self = Self {
         code: NakCode::RemoteAccess,
         event: Some(EventType::WQ_ACCESS_ERROR),
@@ -75,22 +74,22 @@ impl Refusal {
         code: NakCode::RemoteOperational,
         event: Some(EventType::WQ_CATAS_ERROR),
     };
-    /// The message is longer than the receive WQE; its CQE says so.
+    /// The message is longer than the receive WQE, whose CQE reports it.
     const TOO_LONG: Self = Self {
         code: NakCode::InvalidRequest,
         event: None,
     };
-    /// The receive WQE's keys are wrong; its CQE says so.
+    /// The receive WQE's keys are wrong; its CQE reports it.
     const LOCAL: Self = Self {
         code: NakCode::RemoteOperational,
         event: None,
     };
 }
 
-/// What became of a request packet.
+/// Result of a request packet.
 enum Outcome {
     Done,
-    /// No receive WQE: try again later.
+    /// No receive WQE: the peer is to try again later.
     NotReady,
 }
 
@@ -98,7 +97,7 @@ enum Outcome {
 #[derive(Debug)]
 pub(super) struct Responder {
     expected: Psn,
-    /// A NAK for `expected` is out; say nothing until it arrives.
+    /// True if a NAK for `expected` was sent; no further NAK until `expected` arrives.
     nak_is_out: bool,
     heard: bool,
     message: Option<Message>,
@@ -106,7 +105,7 @@ pub(super) struct Responder {
     spare: Option<ReceiveWqe>,
     answers: Answers,
     replay: VecDeque<(Psn, u64)>,
-    /// First PSN, and the one behind the last, of the reads accepted last.
+    /// First PSN, and the one behind the last, of the most recent reads.
     reads: VecDeque<(Psn, Psn)>,
     condemned: Option<Option<EventType>>,
 }
@@ -131,17 +130,17 @@ impl Responder {
         self.expected = Psn::new(core.context.next_rcv_psn());
     }
 
-    /// `next_rcv_psn`, `rmsn` of a query.
+    /// Returns `next_rcv_psn` and `rmsn` of a query.
     pub(super) const fn query(&self) -> (u32, u32) {
         (self.expected.get(), self.answers.msn())
     }
 
-    /// Whether `Responder::step` would do something.
+    /// Returns whether `Responder::step` would do something.
     pub(super) fn is_ready(&self) -> bool {
         !self.answers.is_empty() || self.condemned.is_some()
     }
 
-    /// A request packet arrived.
+    /// Handles a request packet.
     pub(super) fn receive(
         &mut self,
         core: &Core,
@@ -160,7 +159,7 @@ impl Responder {
         match psn.ahead_of(self.expected) {
             0 => {
                 self.nak_is_out = false;
-                self.hear(core, host);
+                self.note_first_packet(core, host);
                 self.receive_expected(core, queue, host, packet);
             }
             1.. => {
@@ -180,8 +179,8 @@ impl Responder {
         }
     }
 
-    /// The first packet in RTR proves that the peer has come up.
-    fn hear(&mut self, core: &Core, host: &mut dyn Host) {
+    /// Notes the first packet in RTR, which proves that the peer is connected.
+    fn note_first_packet(&mut self, core: &Core, host: &mut dyn Host) {
         let is_event = core.state == State::ReadyToReceive || host.habits().tells_every_connection;
         if !self.heard && is_event {
             host.qp_event(EventType::COMM_EST, core.qpn);
@@ -199,7 +198,7 @@ impl Responder {
         let psn = packet.bth.psn;
         match self.execute(core, queue, host, packet) {
             Ok(Outcome::Done) => {
-                // A read or atomic has moved on already, over its response's PSNs.
+                // A read or atomic has already advanced `expected` by the PSNs of its response.
                 if self.expected == psn {
                     self.expected = psn.advance(1);
                 }
@@ -250,7 +249,7 @@ impl Responder {
         }
     }
 
-    /// Checks the payload length against the packet's place in its message.
+    /// Checks the payload length by the packet's position in its message.
     fn check_length(core: &Core, operation: Operation, bytes: usize) -> Result<(), Refusal> {
         let mtu = core.mtu();
         let fits = if operation.ends_message() {
@@ -311,7 +310,7 @@ impl Responder {
         } else {
             CqeOpcode::RESP_SEND
         };
-        // CAST: compared with the largest message.
+        // CAST: at most the largest message.
         let bytes = u32::try_from(wqe.written).unwrap_or(u32::MAX);
         let receipt = Receipt {
             in_entry: if in_entry { packet.payload } else { &[] },
@@ -414,7 +413,7 @@ impl Responder {
         self.answers.count_message();
     }
 
-    /// Reads and atomics accepted and not completely answered.
+    /// Returns whether another read or atomic can be accepted.
     fn has_resource(&self, core: &Core) -> bool {
         let used = self.answers.resources_in_use();
         used < 1 << core.context.log_rra_max()
@@ -459,8 +458,8 @@ impl Responder {
         operation: Operation,
         atomic: AtomicEthRepr,
     ) -> Result<Outcome, Refusal> {
-        // Inferred: drivers set a mode wherever they let atomics in (Linux `set_qpc_atomic_flags`, UCX
-        // `uct_rc_mlx5_devx`), and 0 is none.
+        // Inferred: drivers set a mode wherever they permit atomics (Linux `set_qpc_atomic_flags`, UCX
+        // `uct_rc_mlx5_devx`), and 0 permits none.
         let enabled = core.context.rae() && core.context.atomic_mode() != 0;
         if !enabled || !atomic.va.is_multiple_of(8) || !self.has_resource(core) {
             return Err(Refusal::INVALID);
@@ -495,7 +494,7 @@ impl Responder {
         Ok(Outcome::Done)
     }
 
-    /// A request that was executed before: its answer was lost, or is on its way.
+    /// Handles a request that was executed before: its answer was lost, or is on its way.
     fn receive_duplicate(
         &mut self,
         core: &Core,
@@ -510,7 +509,7 @@ impl Responder {
         }
         match packet.headers.reth {
             Some(reth) if operation == Operation::ReadRequest => {
-                // A length may be more packets than there are PSNs.
+                // A length may be more packets than there are PSNs, hence 64 bits.
                 let packets = core.packets(reth.length);
                 let end = psn.advance(packets);
                 let repeats = |&(first, behind): &(Psn, Psn)| {
@@ -567,7 +566,7 @@ impl Responder {
             };
         }
         if let Err(Interrupted(psn)) = self.answers.send_one(core, host) {
-            // Nothing after this can be answered.
+            // Nothing behind this can be answered.
             self.answers.clear();
             self.answers
                 .acknowledge(psn, AckSyndrome::Nak(Refusal::ACCESS.code));
@@ -577,7 +576,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Forgets everything, for ERR; returns the receive WQE that was being filled.
+    /// Drops everything, for ERR; returns the receive WQE that was being filled.
     pub(super) fn abandon(&mut self) -> Option<ReceiveWqe> {
         self.answers.clear();
         self.condemned = None;
@@ -602,7 +601,7 @@ impl Responder {
             self.spare = Some(wqe);
         }
         self.expected = packet.bth.psn.advance(1);
-        self.hear(core, host);
+        self.note_first_packet(core, host);
         if self.message.is_none() && !operation.begins_message() {
             return;
         }
@@ -625,7 +624,7 @@ impl Responder {
 }
 
 impl Refusal {
-    /// Counts it, unless the entry of its receive WQE is counted.
+    /// Counts the refusal, unless the CQE of its receive WQE is counted.
     fn count(self, core: &Core, host: &mut dyn Host) {
         match self.event {
             Some(EventType::WQ_INVAL_REQ_ERROR) => {
@@ -636,7 +635,7 @@ impl Refusal {
         }
     }
 
-    /// An unreliable responder drops the packet instead of failing.
+    /// Returns whether an unreliable responder drops the packet instead of failing.
     fn is_about_the_packet(self) -> bool {
         matches!(
             self.event,
@@ -645,7 +644,7 @@ impl Refusal {
     }
 }
 
-/// What counts a request, if this is its first packet and its kind is counted.
+/// Returns the counter of a request, if this is its first packet and its kind is counted.
 fn asked(packet: &Packet<'_>) -> Option<QCounter> {
     let operation = packet.bth.opcode.operation();
     if operation.has_atomic() {
@@ -659,8 +658,8 @@ fn asked(packet: &Packet<'_>) -> Option<QCounter> {
     }
 }
 
-/// What the keys of a request are checked against. Those of an XRC request are of the shared receive queue's protection
-/// domain, and the queue is of the queue pair's XRC domain (IBTA volume 1, annex A14).
+/// Returns the scope for the keys of a request. Keys of an XRC request belong to the shared receive queue's
+/// protection domain, and the queue must be in the queue pair's XRC domain (IBTA volume 1, annex A14).
 fn remote_scope(core: &Core, host: &dyn Host, packet: &Packet<'_>) -> Result<KeyScope, Refusal> {
     let scope = core.remote_scope();
     let Some(number) = packet.headers.xrc_srq else {
@@ -671,7 +670,7 @@ fn remote_scope(core: &Core, host: &dyn Host, packet: &Packet<'_>) -> Result<Key
             pd: target.pd,
             ..scope
         }),
-        // Inferred: of the NAK codes, the one that fits.
+        // Inferred: the closest of the NAK codes.
         _ => Err(Refusal::INVALID),
     }
 }
@@ -704,8 +703,8 @@ fn rdma_length_is_legal(core: &Core, bytes: u32) -> bool {
     bytes <= MAX_RDMA_BYTES && u64::from(bytes) <= core.max_message()
 }
 
-/// The key must cover the whole operation before its first byte moves. An empty operation names a
-/// key that nobody looks at (IBTA volume 1, section 9.4.3).
+/// Checks that the key covers the whole operation before its first byte moves. The key of an empty operation is not
+/// checked (IBTA volume 1, section 9.4.3).
 fn check_key(
     host: &mut dyn Host,
     scope: KeyScope,

@@ -1,4 +1,4 @@
-//! Where work queues lie in memory, and how entries of them are read.
+//! Location of work queues in memory, and access to their entries.
 //!
 //! One buffer holds both queues: the receive queue first, the send queue behind it (PRM "Work
 //! Queues"). The buffer is a list of physical pages (PAS) of one size; an access that crosses a
@@ -11,14 +11,14 @@ use crate::buffer::QueueBuffer;
 use crate::host::{DmaFault, Host};
 use mlx_prm::{CmdStatus, Qpc, Wq};
 
-/// A send queue's basic block.
+/// Bytes of a send queue's basic block.
 pub(super) const WQEBB_BYTES: u32 = 64;
 /// `log_rq_stride` counts from 16 bytes.
 const LOG_STRIDE_UNIT: u32 = 4;
 /// Low bits of a PAS entry that are not address.
 const PAS_FLAGS: u64 = 0xfff;
 
-/// Where the work queues of a queue pair lie: what its context names, as the function found it.
+/// Location of a queue pair's work queues, as found by the function from the context.
 #[derive(Clone, Debug)]
 pub struct QueueMemory {
     /// Both rings.
@@ -28,10 +28,10 @@ pub struct QueueMemory {
 }
 
 impl QueueMemory {
-    /// The memory of a context that names it by page list and address.
+    /// Returns the memory of a context that names it by page list and address.
     ///
     /// # Errors
-    /// BAD_PARAM for a list that does not hold the queues.
+    /// BAD_PARAM for a list that is too short for the queues.
     pub fn of_pages(context: &Qpc, pages: &[u64]) -> Result<Self, CmdStatus> {
         let pages: Vec<u64> = pages.iter().map(|page| page & !PAS_FLAGS).collect();
         let (log_page, offset) = (context.log_page_size(), context.page_offset());
@@ -42,7 +42,7 @@ impl QueueMemory {
         })
     }
 
-    /// Reads at byte `at`; the rings' bounds were checked against the buffer at creation.
+    /// Reads at byte `at`; creation has checked the rings' bounds against the buffer.
     fn read(&self, host: &mut dyn Host, at: u64, out: &mut [u8]) -> Result<(), DmaFault> {
         if out.is_empty() {
             return Ok(());
@@ -52,7 +52,7 @@ impl QueueMemory {
     }
 }
 
-/// Bytes of the queues a context describes: receive queue, and send queue.
+/// Returns the bytes of the queues a context describes: receive queue, and send queue.
 pub(crate) fn queue_bytes(context: &Qpc) -> u64 {
     let receive = receive_ring(context).map_or(0, Ring::bytes);
     receive + send_ring(context).map_or(0, Ring::bytes)
@@ -66,7 +66,7 @@ fn receive_ring(context: &Qpc) -> Option<Ring> {
     })
 }
 
-/// Behind the receive queue.
+/// Returns the send ring, which lies behind the receive queue.
 fn send_ring(context: &Qpc) -> Option<Ring> {
     (!context.no_sq()).then(|| Ring {
         offset: receive_ring(context).map_or(0, Ring::bytes),
@@ -104,7 +104,7 @@ impl Ring {
         1 << (self.log_entries + self.log_entry_bytes)
     }
 
-    /// Byte of the ring at which entry `index` starts.
+    /// Returns the byte of the ring at which entry `index` starts.
     fn position(self, index: u16) -> u64 {
         (u64::from(index) << self.log_entry_bytes) & (self.bytes() - 1)
     }
@@ -121,7 +121,7 @@ pub(crate) struct Rings {
 }
 
 impl Rings {
-    /// Lays the rings out; refuses memory that does not hold them.
+    /// Lays the rings out; refuses memory that is too short for them.
     pub(super) fn new(context: &Qpc, memory: QueueMemory) -> Result<Self, CmdStatus> {
         if memory.buffer.bytes() < queue_bytes(context) {
             return Err(CmdStatus::BAD_PARAM);
@@ -133,7 +133,7 @@ impl Rings {
         })
     }
 
-    /// The ring of a send queue that stands alone, in memory found large enough for it.
+    /// Returns the ring of a stand-alone send queue, in memory already checked for its length.
     pub(crate) fn of_send_queue(wq: &Wq, memory: QueueMemory) -> Self {
         Self {
             memory,
@@ -142,7 +142,7 @@ impl Rings {
         }
     }
 
-    /// The ring of a receive queue that stands alone, in memory found large enough for it.
+    /// Returns the ring of a stand-alone receive queue, in memory already checked for its length.
     pub(crate) fn of_receive_queue(wq: &Wq, memory: QueueMemory) -> Self {
         Self {
             memory,
@@ -151,7 +151,7 @@ impl Rings {
         }
     }
 
-    /// Reads the start of entry `index` of `ring`, and on over the ring's end at its beginning.
+    /// Reads from the start of entry `index` of `ring`, wrapping at the ring's end.
     pub(crate) fn read(
         &self,
         host: &mut dyn Host,
@@ -169,13 +169,13 @@ impl Rings {
         self.memory.read(host, ring.offset, wrapped)
     }
 
-    /// The receive counter of the doorbell record: receive WQEs ever posted, low 16 bits.
+    /// Reads the receive counter of the doorbell record: receive WQEs ever posted, low 16 bits.
     pub(crate) fn receive_counter(&self, host: &mut dyn Host) -> Result<u16, DmaFault> {
         self.counter(host, 0)
     }
 
-    /// A receive WQE's index as its CQE tells it. That of a shared receive queue's is what it is.
-    pub(crate) fn told(&self, host: &dyn Host, counter: u16) -> u16 {
+    /// Returns a receive WQE's index for its CQE. An index of a shared receive queue is unchanged.
+    pub(crate) fn cqe_counter(&self, host: &dyn Host, counter: u16) -> u16 {
         match self.receive {
             Some(ring) if host.habits().cuts_receive_counter => {
                 // CAST: a ring has at most 2^15 entries.
@@ -185,7 +185,7 @@ impl Rings {
         }
     }
 
-    /// The send counter of the doorbell record: WQEBBs ever posted, low 16 bits.
+    /// Reads the send counter of the doorbell record: WQEBBs ever posted, low 16 bits.
     pub(crate) fn send_counter(&self, host: &mut dyn Host) -> Result<u16, DmaFault> {
         self.counter(host, 4)
     }

@@ -1,12 +1,11 @@
-//! The send queue: what was posted, and fetching it.
+//! The send queue: its indices, and the fetch of WQEs.
 //!
-//! Three indices count WQEBBs since the queue was reset, modulo 2^16. Between `completed` and
-//! `fetched` lie WQEs in progress, between `fetched` and `posted` those nobody looked at yet.
-//! `posted` is a copy of the doorbell record's send counter; the doorbell register only says when
-//! to look (PRM "Doorbell record"). A record that claims more than the ring holds, or that lags
-//! behind the WQE the register names, is an error; one that is further along than the register
-//! says is a second post whose doorbell is still on its way. Many may be: a socket holds doorbells of more WQEs than an
-//! index counts. So both are counted on from doorbell to doorbell, without an end.
+//! Three indices count WQEBBs since the queue was reset, modulo 2^16. Between `completed` and `fetched` lie WQEs in
+//! progress, between `fetched` and `posted` those not yet read. `posted` is a copy of the doorbell record's send
+//! counter; the doorbell register only triggers reading it (PRM "Doorbell record"). A record that counts more than
+//! the ring holds, or that lags behind the WQE in the register, is an error. A record ahead of the register means a
+//! second post whose doorbell is still on its way. There may be many of those: a socket can buffer doorbells of more
+//! WQEs than an index counts. So both counts are extended to 64 bits from doorbell to doorbell.
 
 use super::core::Core;
 use super::ring::Rings;
@@ -20,12 +19,12 @@ pub(crate) const MAX_WQE_BYTES: usize = MAX_SEGMENTS as usize * SEGMENT_BYTES;
 /// Bytes of a WQE of two blocks.
 const SHORT_WQE_BYTES: usize = 128;
 
-/// Why there is no WQE where one was posted.
+/// Reason for which a posted WQE could not be fetched.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum BadWqe {
-    /// Its bytes make no sense.
+    /// The WQE is malformed.
     Malformed(WqeOpcode, Malformed),
-    /// Its bytes could not be read.
+    /// The WQE could not be read.
     Fault(DmaFault),
 }
 
@@ -35,9 +34,9 @@ pub(crate) struct SendQueue {
     completed: u16,
     fetched: u16,
     posted: u16,
-    /// All that was ever posted, by the record.
+    /// WQEBBs ever posted, by the record.
     recorded: u64,
-    /// The same by the doorbells that have come, which come in their order.
+    /// WQEBBs ever posted, by the doorbells that have arrived, which arrive in order.
     rung: u64,
 }
 
@@ -46,22 +45,22 @@ impl SendQueue {
         self.fetched != self.posted
     }
 
-    /// Index of the next WQEBB to fetch.
+    /// Returns the index of the next WQEBB to fetch.
     pub(crate) const fn next_index(self) -> u16 {
         self.fetched
     }
 
-    /// WQEBBs fetched and posted so far, as QUERY_QP tells them.
+    /// Returns the WQEBBs fetched and posted so far, for QUERY_QP.
     pub(crate) const fn counters(self) -> (u16, u16) {
         (self.fetched, self.posted)
     }
 
-    /// A WQE is done: software may overwrite everything up to its end.
+    /// Marks a WQE as completed: software may overwrite everything up to its end.
     pub(crate) fn complete(&mut self, index: u16, blocks: u16) {
         self.completed = index.wrapping_add(blocks);
     }
 
-    /// Looks at the doorbell record.
+    /// Reads the doorbell record.
     pub(crate) fn read_record(&mut self, rings: &Rings, host: &mut dyn Host) -> Result<(), BadWqe> {
         let Some(ring) = rings.send else {
             return Ok(());
@@ -91,10 +90,10 @@ impl SendQueue {
         let index = u16::from_be_bytes([high, low]);
         let blocks = u16::from(size & 0x3f).div_ceil(4);
         let end = index.wrapping_add(blocks);
-        // CAST: what an index counts.
+        // CAST: the 16 bits of an index.
         #[expect(clippy::cast_possible_truncation, reason = "modulo 2^16")]
         let step = end.wrapping_sub(self.rung as u16).cast_signed();
-        // One that was rung before, once more, is behind.
+        // A repeated doorbell has a step of zero or less.
         self.rung += u64::try_from(step).unwrap_or(0);
         if self.rung > self.recorded {
             return Err(bad("doorbell record behind the doorbell"));
@@ -111,10 +110,10 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Fetches the next WQE; the caller has seen that there is more.
+    /// Fetches the next WQE; the caller has checked that there is one.
     pub(super) fn fetch(&mut self, core: &Core, host: &mut dyn Host) -> Result<SendWqe, BadWqe> {
         let (opcode, bytes) = self.head(&core.rings, core.qpn, host)?;
-        // Most are short, and setting room for the longest to zero would take as long as all the rest.
+        // Most WQEs are short, and zeroing room for the longest would take as long as all the rest.
         if bytes <= SHORT_WQE_BYTES {
             self.fetch_into(&mut [0; SHORT_WQE_BYTES][..bytes], opcode, core, host)
         } else {
@@ -136,13 +135,13 @@ impl SendQueue {
         Ok(wqe)
     }
 
-    /// Steps behind a WQE of so many blocks that [`SendQueue::peek`] has shown.
+    /// Advances behind a WQE of `blocks` blocks that [`SendQueue::peek`] has returned.
     pub(crate) fn advance(&mut self, blocks: u16) {
         self.fetched = self.fetched.wrapping_add(blocks);
     }
 
-    /// The bytes of the next WQE, copied into `room`; its index, queue number and size are good. The
-    /// caller has seen that there is more.
+    /// Copies the next WQE into `room`; its index, queue number and size are checked. The caller has checked that
+    /// there is one.
     pub(crate) fn peek<'a>(
         &self,
         rings: &Rings,
@@ -151,13 +150,14 @@ impl SendQueue {
         room: &'a mut [u8; MAX_WQE_BYTES],
     ) -> Result<(WqeOpcode, &'a [u8]), BadWqe> {
         let (opcode, bytes) = self.head(rings, number, host)?;
-        // PANIC: `head` has compared it with its largest value.
+        // PANIC: `head` returns at most `MAX_WQE_BYTES`.
         let bytes = &mut room[..bytes];
         self.read_wqe(rings, host, bytes)?;
         Ok((opcode, bytes))
     }
 
-    /// Opcode and length of the next WQE, [`MAX_WQE_BYTES`] at most; its index, queue number and size are good.
+    /// Returns opcode and length of the next WQE, at most [`MAX_WQE_BYTES`]; its index, queue number and size are
+    /// checked.
     fn head(
         &self,
         rings: &Rings,
@@ -191,7 +191,7 @@ impl SendQueue {
         Ok((opcode, control.ds() as usize * SEGMENT_BYTES))
     }
 
-    /// The bytes of the next WQE, as many as there is room for.
+    /// Reads the next WQE, up to the length of `room`.
     fn read_wqe(&self, rings: &Rings, host: &mut dyn Host, room: &mut [u8]) -> Result<(), BadWqe> {
         let Some(ring) = rings.send else {
             return Err(bad("no send queue"));
@@ -201,8 +201,8 @@ impl SendQueue {
             .map_err(BadWqe::Fault)
     }
 
-    /// Steps over the next WQE without executing it, for flushing. Returns its index and opcode. A
-    /// WQE whose size makes no sense counts as one block.
+    /// Skips the next WQE without executing it, for flushing. Returns its index and opcode. A WQE of invalid size
+    /// counts as one block.
     pub(crate) fn skip(&mut self, rings: &Rings, host: &mut dyn Host) -> Option<(u16, WqeOpcode)> {
         let ring = rings.send?;
         if !self.has_more() {
@@ -210,7 +210,7 @@ impl SendQueue {
         }
         let index = self.fetched;
         let mut first = [0; SEGMENT_BYTES];
-        // What cannot be read is flushed as a NOP of one block.
+        // An unreadable WQE is flushed as a NOP of one block.
         let _ = rings.read(host, ring, index, &mut first);
         let control = CtrlSeg::from_array(first);
         let posted = u32::from(self.posted.wrapping_sub(index));

@@ -7,9 +7,8 @@
 //!   any --2RST--> RST          any --2ERR, or an error--> ERR
 //! ```
 //!
-//! `SQD_RTS_QP` exists, but no command enters SQD, so it never finds a queue pair it applies to.
-//! What is not drawn is refused with BAD_QP_STATE: a command that skips a state would leave a queue
-//! pair on the wire without a peer or a PSN.
+//! `SQD_RTS_QP` exists, but no command enters SQD, so it never applies. Every transition not drawn is refused with
+//! BAD_QP_STATE: a command that skips a state would leave a queue pair on the wire without a peer or a PSN.
 
 use mlx_prm::{QpState, Qpc, ServiceType};
 
@@ -31,7 +30,7 @@ pub enum State {
 }
 
 impl State {
-    /// The PRM's number.
+    /// Returns the PRM's number.
     pub const fn code(self) -> QpState {
         match self {
             Self::Reset => QpState::RST,
@@ -43,7 +42,7 @@ impl State {
         }
     }
 
-    /// The transition table.
+    /// Returns the next state by the transition table.
     pub const fn next(self, transition: Transition) -> Option<Self> {
         use {State as S, Transition as T};
         Some(match (self, transition) {
@@ -82,7 +81,7 @@ pub enum Transition {
     ToRst,
 }
 
-/// What a queue pair speaks.
+/// Service type of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
     /// Reliable connection.
@@ -102,7 +101,7 @@ pub enum Service {
 }
 
 impl Service {
-    /// The service type `st` of a context, if it is one of these.
+    /// Returns the service type `st` of a context, if it is supported.
     pub fn of(context: &Qpc) -> Option<Self> {
         Some(match ServiceType::from_bits(context.st()) {
             ServiceType::RC => Self::Rc,
@@ -116,17 +115,17 @@ impl Service {
         })
     }
 
-    /// Has one peer.
+    /// Returns whether it has one peer.
     pub const fn is_connected(self) -> bool {
         self.is_reliable() || matches!(self, Self::Uc)
     }
 
-    /// Its packets are acknowledged.
+    /// Returns whether its packets are acknowledged.
     pub const fn is_reliable(self) -> bool {
         matches!(self, Self::Rc | Self::Xrc)
     }
 
-    /// Sends and receives datagrams.
+    /// Returns whether it sends and receives datagrams.
     pub const fn is_datagram(self) -> bool {
         matches!(self, Self::Ud | Self::Gsi | Self::Smi)
     }

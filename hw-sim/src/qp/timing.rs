@@ -1,11 +1,11 @@
-//! The timers of a reliable connection: two that the context codes, and one of the device's own.
+//! The timers of a reliable connection: two from the context, and one of the device's own.
 
 /// Unit of the local ACK timeout, nanoseconds (IBTA volume 1, section 9.7.6.1.3).
 const ACK_TIMEOUT_UNIT_NS: u64 = 4_096;
 
-/// First early time-out, the smallest ACK timeout code that is doubled to reach the queue pair's: 4.2 ms. Inferred: a
-/// ConnectX-5 whose queue pair had code 14 (67 ms) was measured to send again after 5.6, 4.1, 8.4, 16.7 and 25.1 ms
-/// (Lumina, SIGCOMM 2023, "adaptive retransmission"). The default ranges of the ROCE_ACCL register are not published.
+/// First early time-out: 4.2 ms, which is ACK timeout code 10. Inferred: a ConnectX-5 whose queue pair had code 14
+/// (67 ms) was measured to retransmit after 5.6, 4.1, 8.4, 16.7 and 25.1 ms (Lumina, SIGCOMM 2023, "adaptive
+/// retransmission"). The default ranges of the ROCE_ACCL register are not published.
 const FIRST_EARLY_NS: u64 = ACK_TIMEOUT_UNIT_NS << 10;
 
 /// RNR NAK timer codes in units of 10 µs (IBTA volume 1, table "Encoding for RNR NAK Timer Field").
@@ -14,8 +14,7 @@ const RNR_TIMER_10_US: [u32; 32] = [
     1_536, 2_048, 3_072, 4_096, 6_144, 8_192, 12_288, 16_384, 24_576, 32_768, 49_152,
 ];
 
-/// How long a requester waits for an acknowledgement: 4.096 µs · 2^code, in nanoseconds. Code 0
-/// waits forever.
+/// Returns a requester's wait for an acknowledgement: 4.096 µs · 2^code, in nanoseconds. Code 0 waits forever.
 pub(super) const fn ack_timeout_ns(code: u32) -> Option<u64> {
     match code {
         0 => None,
@@ -23,10 +22,10 @@ pub(super) const fn ack_timeout_ns(code: u32) -> Option<u64> {
     }
 }
 
-/// When a requester that has adaptive retransmission sends again before its ACK timeout: after 4.2 ms, then after twice
-/// as long each time until something is acknowledged (NVIDIA, "Adaptive Retransmission: Parameters Control": doubled
-/// within its range, at most the queue pair's timeout, back to the lower bound by progress). What it sends so is no
-/// retry, so that a connection fails when it did without.
+/// Timer of adaptive retransmission before the ACK timeout: it expires after 4.2 ms, then after twice as long each
+/// time until something is acknowledged (NVIDIA, "Adaptive Retransmission: Parameters Control": doubled within its
+/// range, at most the queue pair's timeout, back to the lower bound by progress). An early retransmission does not
+/// count as a retry, so a connection fails at the same time as without it.
 #[derive(Debug)]
 pub(super) struct EarlyTimer {
     wait_ns: u64,
@@ -45,7 +44,7 @@ impl EarlyTimer {
         self.deadline
     }
 
-    /// Something was acknowledged.
+    /// Returns to the first interval: something was acknowledged.
     pub(super) const fn rewind(&mut self) {
         *self = Self::new();
     }
@@ -54,13 +53,13 @@ impl EarlyTimer {
         self.deadline = None;
     }
 
-    /// Waits from `now` on, if that ends before the ACK timeout does.
+    /// Starts a wait at `now`, if it ends before the ACK timeout does.
     pub(super) fn arm(&mut self, now: u64, ack_deadline: Option<u64>) {
         let next = now.saturating_add(self.wait_ns);
         self.deadline = ack_deadline.filter(|&last| last > next).map(|_| next);
     }
 
-    /// Whether the wait is over; the next one is twice as long.
+    /// Returns whether the wait is over; the next one is twice as long.
     pub(super) fn is_over(&mut self, now: u64) -> bool {
         let over = self.deadline.is_some_and(|deadline| deadline <= now);
         if over {
@@ -71,7 +70,7 @@ impl EarlyTimer {
     }
 }
 
-/// How long a requester waits after an RNR NAK with this timer code, in nanoseconds.
+/// Returns a requester's wait after an RNR NAK with this timer code, in nanoseconds.
 pub(super) fn rnr_timer_ns(code: u8) -> u64 {
     // PANIC: five bits index 32 entries.
     u64::from(RNR_TIMER_10_US[usize::from(code & 31)]) * 10_000

@@ -1,9 +1,8 @@
-//! A send WQE: from bytes in the ring to what is to be done.
+//! A send WQE: from bytes in the ring to an operation.
 //!
-//! A WQE is a control segment, transport segments that follow from its opcode, then data: pointers,
-//! inline segments, or both in any order (PRM "Work Queue Entry Formats"). It is parsed once, when
-//! it is fetched, into a copy of our own: data behind pointers is read again when a packet is sent
-//! again, the WQE is not.
+//! A WQE is a control segment, transport segments that follow from its opcode, then data: pointers, inline segments,
+//! or both in any order (PRM "Work Queue Entry Formats"). It is parsed once, when it is fetched, into a private copy.
+//! A retransmission reads data behind pointers again, but not the WQE.
 
 use super::state::Service;
 use crate::host::{Host, KeyError, KeyScope};
@@ -12,7 +11,7 @@ use mlx_prm::{
 };
 use zerocopy::FromBytes;
 
-/// What `ds` counts in.
+/// Unit of `ds`, in bytes.
 pub(crate) const SEGMENT_BYTES: usize = 16;
 /// Largest `ds`.
 pub(super) const MAX_SEGMENTS: u32 = 0x3f;
@@ -25,11 +24,11 @@ const WQEBB_BYTES: u64 = SEGMENT_BYTES as u64 * SEGMENTS_PER_BLOCK as u64;
 /// Bytes of a memory key context segment.
 const MKEY_CONTEXT_BYTES: usize = 64;
 
-/// The WQE is not one: why, for the log. Its syndrome is "local QP operation error".
+/// Reason for the log why a WQE is malformed. Its syndrome is "local QP operation error".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
-/// Where bytes come from, or go to.
+/// Source or target of bytes.
 #[derive(Clone, Debug)]
 pub(crate) enum Data {
     Memory { key: u32, va: u64, bytes: u32 },
@@ -45,7 +44,7 @@ impl Data {
     }
 }
 
-/// When a WQE wants a CQE (PRM "Ctrl Segment", `ce`).
+/// Condition for a CQE (PRM "Ctrl Segment", `ce`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signal {
     OnError,
@@ -53,17 +52,17 @@ pub(super) enum Signal {
     AlwaysWithEvent,
 }
 
-/// What a WQE waits for before it starts (`fm`).
+/// Condition for the start of a WQE (`fm`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fence {
     None,
-    /// Earlier reads and atomics.
+    /// After earlier reads and atomics.
     Reads,
-    /// Every earlier WQE.
+    /// After every earlier WQE.
     All,
 }
 
-/// What a WQE does.
+/// Operation of a WQE.
 #[derive(Clone, Debug)]
 pub(super) enum Action {
     Nop,
@@ -103,7 +102,7 @@ pub(super) enum Action {
 }
 
 impl Action {
-    /// The peer answers with data, and the responder needs a resource for it.
+    /// Returns whether the peer answers with data, for which it needs a responder resource.
     pub(super) const fn is_read_or_atomic(&self) -> bool {
         matches!(
             self,
@@ -111,13 +110,13 @@ impl Action {
         )
     }
 
-    /// Works on a number at the peer.
+    /// Returns whether it is an atomic operation.
     pub(super) const fn is_atomic(&self) -> bool {
         matches!(self, Self::CompareSwap { .. } | Self::FetchAdd { .. })
     }
 
-    /// What follows on a reliable queue pair may use the key that this changes, so it has to be fenced. Not so
-    /// behind a local invalidation: nobody may use the key any more, and Linux does not fence what follows one
+    /// Returns whether it makes a key usable, so that the next WQE on a reliable queue pair has to be fenced. A local
+    /// invalidation does not: the key cannot be used any more, and Linux does not fence the WQE behind one
     /// (`next_fence` in `mlx5_ib_post_send`, drivers/infiniband/hw/mlx5/wr.c).
     pub(super) fn makes_a_key_usable(&self) -> bool {
         let Self::Umr {
@@ -129,7 +128,7 @@ impl Action {
         !crate::umr::frees(control, context)
     }
 
-    /// Never leaves the function.
+    /// Returns whether it stays inside the function.
     pub(super) const fn is_local(&self) -> bool {
         matches!(self, Self::Nop | Self::Umr { .. })
     }
@@ -138,17 +137,17 @@ impl Action {
 /// A send WQE.
 #[derive(Clone, Debug)]
 pub(super) struct SendWqe {
-    /// Its first WQEBB.
+    /// Index of its first WQEBB.
     pub(super) index: u16,
-    /// WQEBBs it takes.
+    /// Number of its WQEBBs.
     pub(super) blocks: u16,
     pub(super) opcode: WqeOpcode,
     pub(super) signal: Signal,
     pub(super) fence: Fence,
-    /// It waits for the UMR right before it.
+    /// True if it waits for the UMR right before it.
     pub(super) fences_umr: bool,
     pub(super) solicited: bool,
-    /// The peer's XRC SRQ that it is for.
+    /// The XRC SRQ of the peer that it names.
     pub(super) xrc_srq: Option<u32>,
     pub(super) action: Action,
     pub(super) data: Vec<Data>,
@@ -157,7 +156,7 @@ pub(super) struct SendWqe {
 }
 
 impl SendWqe {
-    /// Parses the `ds` segments of a WQE. The control segment's index and size were checked.
+    /// Parses the `ds` segments of a WQE. The caller has checked the control segment's index and size.
     pub(super) fn parse(service: Service, bytes: &[u8]) -> Result<Self, Malformed> {
         let mut rest = Segments {
             rest: bytes,
@@ -195,7 +194,7 @@ impl SendWqe {
             fence: match control.fm() {
                 2 | 4 => Fence::Reads,
                 3 => Fence::All,
-                // 1 waits for the UMR before, which is done once it was started.
+                // 1 waits for the UMR before, which has completed once it was started.
                 0 | 1 => Fence::None,
                 _ => return Err(Malformed("fence mode")),
             },
@@ -208,7 +207,7 @@ impl SendWqe {
         })
     }
 
-    /// Stands in for a WQE that could not be fetched, so that it can fail in its turn.
+    /// Returns a placeholder for a WQE that could not be fetched, so that it can fail in order.
     pub(super) const fn failed(index: u16, opcode: WqeOpcode) -> Self {
         Self {
             index,
@@ -225,7 +224,7 @@ impl SendWqe {
         }
     }
 
-    /// Copies `out.len()` bytes from `offset` of the message.
+    /// Reads `out.len()` bytes from `offset` of the message.
     pub(super) fn gather(
         &self,
         host: &mut dyn Host,
@@ -269,7 +268,7 @@ impl SendWqe {
     }
 }
 
-/// Copies `out.len()` bytes from `offset` of the bytes that `data` is made of.
+/// Reads `out.len()` bytes from `offset` of the concatenated `data`.
 pub(crate) fn gather(
     data: &[Data],
     host: &mut dyn Host,
@@ -297,7 +296,7 @@ pub(crate) fn gather(
                 host.key_read(*key, scope, va.wrapping_add(skip), now)?;
             }
             Data::Inline(inline) => {
-                // PANIC: `skip` lies inside, and `bytes` was cut to what is left.
+                // PANIC: `skip` lies inside, and `bytes` was cut to the rest.
                 let from = usize::try_from(skip).unwrap_or(usize::MAX);
                 now.copy_from_slice(&inline[from..from + bytes]);
             }
@@ -308,7 +307,7 @@ pub(crate) fn gather(
     Ok(())
 }
 
-/// Which opcodes a service type executes.
+/// Returns whether a service type executes an opcode.
 const fn is_allowed(service: Service, opcode: WqeOpcode) -> bool {
     match opcode {
         WqeOpcode::NOP => true,
@@ -403,7 +402,7 @@ fn parse_action(
     })
 }
 
-/// A datagram's way. Without its extension it is short, which is enough inside an InfiniBand subnet
+/// Parses a datagram's address vector. Without its extension it is short, which suffices inside an InfiniBand subnet
 /// (`compact_address_vector`; UCX's `uct_ib_mlx5_wqe_av_size`).
 fn address_vector(rest: &mut Segments<'_>) -> Result<Av, Malformed> {
     const SHORT: usize = 16;
@@ -416,7 +415,7 @@ fn address_vector(rest: &mut Segments<'_>) -> Result<Av, Malformed> {
     Ok(Av::from_array(bytes))
 }
 
-/// The data segments that `bytes` is made of.
+/// Parses `bytes` as data segments.
 pub(crate) fn data_segments(bytes: &[u8]) -> Result<Vec<Data>, Malformed> {
     parse_data(&mut Segments {
         rest: bytes,
@@ -457,7 +456,7 @@ fn parse_data(rest: &mut Segments<'_>) -> Result<Vec<Data>, Malformed> {
     Ok(data)
 }
 
-/// Rules about the data that depend on the opcode.
+/// Checks the rules about data that depend on the opcode.
 fn check_data(action: &Action, data: &[Data]) -> Result<(), Malformed> {
     if action.is_read_or_atomic() && data.iter().any(|data| matches!(data, Data::Inline(_))) {
         return Err(Malformed(
@@ -487,9 +486,9 @@ fn check_data(action: &Action, data: &[Data]) -> Result<(), Malformed> {
     }
 }
 
-/// Whether a UMR brings the translation entries that it announces and no more. Inline ones fill up their block, and
-/// there is none without entries (rdma-core `set_bind_wr` and `set_umr_data_seg`, Linux `set_reg_wr` and
-/// `handle_local_inv`); those behind a pointer are as many as its bytes (`mlx5r_umr_update_mr_pas`).
+/// Returns whether a UMR carries exactly the translation entries that it announces. Inline entries are padded to
+/// whole blocks, and there is no block without entries (rdma-core `set_bind_wr` and `set_umr_data_seg`, Linux
+/// `set_reg_wr` and `handle_local_inv`). Entries behind a pointer have its byte count (`mlx5r_umr_update_mr_pas`).
 fn carries_its_table(control: &[u8; 48], data: &[Data]) -> bool {
     let control = UmrCtrlSeg::from_array(*control);
     let announced = u64::from(control.klm_octwords()) * SEGMENT_BYTES as u64;
@@ -501,7 +500,7 @@ fn carries_its_table(control: &[u8; 48], data: &[Data]) -> bool {
     }
 }
 
-/// The segments of a WQE that were not looked at yet.
+/// The segments of a WQE that are not parsed yet.
 struct Segments<'a> {
     rest: &'a [u8],
     /// Data without a segment header: a UMR's translation entries.

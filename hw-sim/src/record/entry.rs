@@ -1,4 +1,4 @@
-//! What a recording consists of.
+//! The records of a recording.
 
 use std::fmt;
 
@@ -10,19 +10,19 @@ use crate::link::LinkFaults;
 use crate::profile::Profile;
 use crate::switch::SwitchConfig;
 
-/// Something that came from outside of a world, or what came of it. Functions, cards and links are named by their
-/// numbers, in the order in which they were made; times are nanoseconds.
+/// An input of a world from outside, or a result of it. Functions, cards and links are named by their numbers, in
+/// order of creation; times are in nanoseconds.
 ///
-/// The place of a variant is its number in the file: new ones go to the end.
+/// The position of a variant is its number in the file: append new ones at the end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Record {
     /// A card was added.
     Card {
         /// Its physical function.
         physical: Box<Profile>,
-        /// How many virtual functions it has.
+        /// Number of its virtual functions.
         virtual_functions: u16,
-        /// Its habits.
+        /// Its behaviour.
         rules: CardRules,
     },
     /// The cards of two functions were linked.
@@ -32,81 +32,81 @@ pub enum Record {
         /// Faults of the link.
         faults: LinkFaults,
     },
-    /// A link was laid from a function's card out of the world.
+    /// A link was connected from a function's card to the outside.
     LinkOutside {
         /// The function.
         function: usize,
-        /// Faults of the way out.
+        /// Faults of the outward direction.
         faults: LinkFaults,
     },
     /// The faults of a link were changed.
     Faults {
         /// The link.
         link: usize,
-        /// From now on.
+        /// The new faults.
         faults: LinkFaults,
     },
     /// The faults of every link ended.
     Heal,
-    /// Whether register writes are posted.
+    /// Register writes are posted, or not.
     Posted(bool),
-    /// Whether the world waits to be stepped.
+    /// The world is stepped, or driven inline.
     Stepped(bool),
-    /// From now on frames have their ICRC.
+    /// Frames have their ICRC from now on.
     Seal,
-    /// A fault was put into a function.
+    /// A fault was injected into a function.
     Inject {
         /// The function.
         function: usize,
-        /// For [`Fault::Later`]: commands that are spared.
+        /// For [`Fault::Later`]: number of commands that are spared.
         later: Option<u32>,
         /// The fault.
         fault: Fault,
     },
-    /// Command faults of a function were forgotten.
+    /// Command faults of a function were dropped.
     Mend {
         /// The function.
         function: usize,
     },
-    /// Something was said of a virtual function.
+    /// The administrator's settings of a virtual function.
     Administered {
         /// The virtual function, by its number among all functions.
         function: usize,
-        /// What.
+        /// The settings.
         settings: VfSettings,
     },
-    /// Memory can be reached.
+    /// Memory was mapped.
     Map {
-        /// By this function.
+        /// Function that can reach it.
         function: usize,
-        /// At this address.
+        /// First address.
         iova: u64,
-        /// So many bytes.
+        /// Length in bytes.
         bytes: u64,
-        /// Also to be written.
+        /// The device may write it.
         writable: bool,
     },
-    /// Memory cannot be reached any more.
+    /// Memory was unmapped.
     Unmap {
-        /// By this function.
+        /// Function that could reach it.
         function: usize,
-        /// From this address on.
+        /// First address.
         iova: u64,
-        /// So many bytes.
+        /// Length in bytes.
         bytes: u64,
     },
     /// A register was written.
     Register {
-        /// Of this function.
+        /// The function.
         function: usize,
         /// Offset in BAR 0.
         offset: u64,
-        /// The bytes, as they stand in memory.
+        /// The bytes, in memory order.
         bytes: Vec<u8>,
     },
     /// Configuration space was written.
     Configuration {
-        /// Of this function.
+        /// The function.
         function: usize,
         /// Offset.
         offset: u16,
@@ -115,122 +115,122 @@ pub enum Record {
     },
     /// A function level reset.
     Reset {
-        /// Of this function.
+        /// The function.
         function: usize,
     },
-    /// The driver has enabled so many vectors.
+    /// The driver enabled interrupt vectors.
     Interrupts {
-        /// Of this function.
+        /// The function.
         function: usize,
-        /// The first ones.
+        /// Number of vectors, from the first on.
         vectors: usize,
     },
     /// A frame arrived from outside.
     Frame {
-        /// At the port of this function.
+        /// Function whose port it arrived at.
         function: usize,
         /// The frame.
         bytes: Vec<u8>,
     },
-    /// Those that have left were taken.
+    /// The frames that had left were taken.
     FramesTaken {
-        /// Through the port of this function.
+        /// Function through whose port they had left.
         function: usize,
     },
-    /// Time moved on, and what fell due on the way was done.
+    /// Time advanced, and everything due on the way was run.
     Time {
-        /// Until now.
+        /// The new time.
         now: u64,
     },
-    /// One thing was done by who waits, until a deadline at most.
+    /// A waiting thread ran one event, due by a deadline.
     Waited {
         /// The deadline.
         until: u64,
     },
-    /// One thing was done, whenever it was due.
+    /// One event was run, whenever it was due.
     Stepping,
-    /// Everything that was due was done.
+    /// Everything due was run.
     Idle,
-    /// A DMA read: what it found, or nothing if the memory's owner did not give it.
+    /// A DMA read: its data, or nothing if the memory's owner did not answer.
     Read {
-        /// By this function.
+        /// The function.
         function: usize,
-        /// From this address on.
+        /// First address.
         iova: u64,
         /// The bytes.
         bytes: Option<Vec<u8>>,
     },
-    /// DMA writes that came of the record before.
+    /// DMA writes caused by the record before.
     Wrote {
-        /// How many.
+        /// Number of writes.
         writes: u64,
         /// CRC-32 over function, address and bytes of each.
         sum: u32,
     },
-    /// A DMA write that the memory's owner did not take.
+    /// A DMA write that the memory's owner refused.
     NotWritten {
-        /// By this function.
+        /// The function.
         function: usize,
-        /// From this address on.
+        /// First address.
         iova: u64,
     },
-    /// Lines of the event log that came of the record before.
+    /// Lines of the event log caused by the record before.
     Log(String),
-    /// A switch was put into the world.
+    /// A switch was added.
     Switch(Box<SwitchConfig>),
-    /// A cable was laid to a switch. It is a link, counted with those.
+    /// A cable was connected to a switch. It is a link, and counted among them.
     Cable {
-        /// Where it goes.
+        /// Its ends.
         ends: [CableEnd; 2],
         /// Faults of the cable.
         faults: LinkFaults,
     },
-    /// An address is at a port.
+    /// An address was bound to a port of a switch.
     FixedAddress {
-        /// Of this switch.
+        /// The switch.
         switch: usize,
         /// The address.
         mac: [u8; 6],
         /// The port.
         port: usize,
     },
-    /// What a port does with priorities and about congestion.
+    /// A port's settings for priorities and congestion control.
     Qos {
-        /// The port of this function's card.
+        /// Function whose card has the port.
         function: usize,
-        /// What.
+        /// The settings.
         qos: Box<PortQos>,
     },
-    /// The subnet of InfiniBand ports is left to a manager.
+    /// The subnet of InfiniBand ports was handed to an outside manager.
     SubnetManager,
-    /// An InfiniBand switch was put into the world.
+    /// An InfiniBand switch was added.
     SubnetSwitch {
-        /// How many ports it has.
+        /// Number of its ports.
         ports: usize,
     },
-    /// A cable was laid to an InfiniBand switch. It is a link, counted with those.
+    /// A cable was connected to an InfiniBand switch. It is a link, and counted among them.
     SubnetCable {
-        /// From the port of this function's card.
+        /// Function whose card's port it connects.
         function: usize,
-        /// To this switch.
+        /// The switch.
         switch: usize,
-        /// To this port of it, counted from 1.
+        /// Port of the switch, from 1.
         port: usize,
         /// Faults of the cable.
         faults: LinkFaults,
     },
 }
 
-/// Where an end of a cable goes.
+/// An end of a cable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CableEnd {
-    /// Into the port of this function's card.
+    /// The port of this function's card.
     Function(usize),
-    /// Into a port of a switch.
+    /// A port of a switch.
     Port {
-        /// Which switch.
+        /// Number of the switch.
         switch: usize,
-        /// Which port.
+        /// Number of the port.
         port: usize,
     },
 }
@@ -245,7 +245,7 @@ impl fmt::Display for CableEnd {
 }
 
 impl Record {
-    /// A fault is put into a function.
+    /// Returns the record of an injected fault.
     pub(crate) fn inject(function: usize, fault: &Fault) -> Self {
         let (later, fault) = if let Fault::Later { commands, fault } = fault {
             (Some(*commands), &**fault)
@@ -259,7 +259,7 @@ impl Record {
         }
     }
 
-    /// Whether it is something from outside, and not what came of it.
+    /// Returns whether it is an input from outside, and not a result.
     #[must_use]
     pub const fn is_input(&self) -> bool {
         !matches!(
@@ -282,7 +282,7 @@ impl fmt::Display for Record {
                 physical.name, physical.generation
             ),
             Self::Link { ends: (a, b), .. } => write!(f, "link of f{a} and f{b}"),
-            Self::LinkOutside { function, .. } => write!(f, "f{function} link out of the world"),
+            Self::LinkOutside { function, .. } => write!(f, "f{function} link to the outside"),
             Self::Faults { link, faults } => write!(f, "faults of link {link}: {faults:?}"),
             Self::Heal => f.write_str("links without faults"),
             Self::Posted(on) => write!(f, "posted register writes {on}"),
@@ -349,7 +349,7 @@ impl fmt::Display for Record {
             }
             Self::Wrote { writes, sum } => write!(f, "{writes} DMA writes, sum {sum:#010x}"),
             Self::NotWritten { function, iova } => {
-                write!(f, "f{function} DMA write at {iova:#x}, which is not taken")
+                write!(f, "f{function} DMA write at {iova:#x}, which is refused")
             }
             Self::Switch(config) => write!(
                 f,

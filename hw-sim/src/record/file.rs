@@ -5,9 +5,9 @@
 //!   then blocks: packed length (4)   length (4)  CRC-32 (4)  records, postcard one after the other, deflated
 //! ```
 //!
-//! Numbers before a block are big-endian, the sums are over what is not packed. Each block is packed by itself, so that
+//! Numbers before a block are big-endian; the sums cover the unpacked bytes. Each block is packed by itself, so that
 //! a file that was cut, or whose writer was killed, is good up to its last whole block. A reader has one block in
-//! memory; what is longer than a writer makes it is refused.
+//! memory; it refuses a block longer than a writer makes.
 
 use std::io::{self, Read, Write};
 
@@ -20,45 +20,45 @@ use thiserror::Error;
 use super::Record;
 
 const MAGIC: &[u8; 8] = b"mlx5rec\n";
-/// The version that is written, and the only one that is read.
+/// Version that is written, and the only one that is read.
 pub const VERSION: u16 = 1;
 /// Bytes of records in a block before it is written.
 const BLOCK: usize = 256 << 10;
-/// The most that a record takes.
+/// Limit of a record's bytes.
 pub(super) const LONGEST_RECORD: usize = 1 << 20;
-/// The most that a block has.
+/// Limit of a block's bytes.
 const LONGEST_BLOCK: usize = BLOCK + LONGEST_RECORD;
 const LONGEST_HEADER: usize = 64 << 10;
 
-/// What a recording says of itself.
+/// Header of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     /// Seed of the world.
     pub seed: u64,
     /// Version of the simulator that made it.
     pub simulator: String,
-    /// What was recorded, in words.
+    /// Description for people.
     pub about: String,
 }
 
-/// Why a recording cannot be read.
+/// Reason for which a recording cannot be read.
 #[derive(Debug, Error)]
 pub enum RecordingError {
-    /// Not the beginning of one.
+    /// Not the beginning of a recording.
     #[error("not a recording of a simulated world")]
     Foreign,
-    /// One of another version.
+    /// A recording of another version.
     #[error("a recording of version {0}; this simulator reads version {VERSION}")]
     Version(u16),
-    /// Bytes that no writer makes.
+    /// Bytes that no writer produces.
     #[error("damaged {place}: {what}")]
     Damaged {
-        /// Where.
+        /// Place of the damage.
         place: String,
-        /// How.
+        /// Kind of the damage.
         what: String,
     },
-    /// The system refused.
+    /// An I/O error.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
@@ -70,16 +70,16 @@ fn damaged(place: impl Into<String>, what: impl Into<String>) -> RecordingError 
     }
 }
 
-/// A number of a file's own, big-endian.
+/// Returns a number in the file's encoding, big-endian.
 fn word(number: usize) -> io::Result<[u8; 4]> {
     let number = u32::try_from(number).map_err(|_| io::Error::other("too long for a recording"))?;
     Ok(number.to_be_bytes())
 }
 
-/// A recording of records that are encoded already, good ones or not: what a test of readers has.
+/// Returns a recording of records that are encoded already, valid or not: for tests of readers.
 ///
 /// # Errors
-/// There are more than a block may have.
+/// The records exceed a block.
 pub fn packed(header: &Header, records: &[u8]) -> io::Result<Vec<u8>> {
     let mut file = head(header)?;
     if !records.is_empty() {
@@ -88,12 +88,12 @@ pub fn packed(header: &Header, records: &[u8]) -> io::Result<Vec<u8>> {
     Ok(file)
 }
 
-/// The beginning of a file.
+/// Returns the beginning of a file.
 fn head(header: &Header) -> io::Result<Vec<u8>> {
     let body = postcard::to_stdvec(header).map_err(io::Error::other)?;
     if body.len() > LONGEST_HEADER {
         return Err(io::Error::other(
-            "what is said of the recording is too long",
+            "the description of the recording is too long",
         ));
     }
     let mut head = MAGIC.to_vec();
@@ -104,7 +104,7 @@ fn head(header: &Header) -> io::Result<Vec<u8>> {
     Ok(head)
 }
 
-/// A block of these records.
+/// Returns a block of these records.
 fn block(records: &[u8]) -> io::Result<Vec<u8>> {
     if records.len() > LONGEST_BLOCK {
         return Err(io::Error::other("too long for a block"));
@@ -119,11 +119,11 @@ fn block(records: &[u8]) -> io::Result<Vec<u8>> {
     Ok(packed)
 }
 
-/// A recording that is written.
+/// A recording being written.
 pub(super) struct Writer {
     to: Box<dyn Write + Send>,
     block: Vec<u8>,
-    /// Bytes that the file has.
+    /// Bytes written to the file.
     pub(super) written: u64,
 }
 
@@ -165,21 +165,21 @@ impl Writer {
         Ok(())
     }
 
-    /// Everything so far is in the file.
+    /// Writes everything so far to the file.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         self.pack()?;
         self.to.flush()
     }
 }
 
-/// A recording that is read.
+/// A recording being read.
 pub(crate) struct Reader<R> {
     from: R,
     header: Header,
     block: Vec<u8>,
     at: usize,
     blocks: u64,
-    /// The file ends inside a block.
+    /// True if the file ends inside a block.
     cut: bool,
 }
 
@@ -203,7 +203,7 @@ impl<R: Read> Reader<R> {
             return Err(damaged("header", "the file ends in it"));
         }
         if crc32fast::hash(&body).to_be_bytes() != [e, f, g, h] {
-            return Err(damaged("header", "its sum is another"));
+            return Err(damaged("header", "its checksum is wrong"));
         }
         let header =
             postcard::from_bytes(&body).map_err(|error| damaged("header", error.to_string()))?;
@@ -221,12 +221,12 @@ impl<R: Read> Reader<R> {
         &self.header
     }
 
-    /// Whether the file ended inside a block.
+    /// Returns whether the file ended inside a block.
     pub(crate) fn is_cut(&self) -> bool {
         self.cut
     }
 
-    /// The next record; nothing at the end.
+    /// Returns the next record; `None` at the end.
     pub(crate) fn next(&mut self) -> Result<Option<Record>, RecordingError> {
         if self.at == self.block.len() && !self.next_block()? {
             return Ok(None);
@@ -249,7 +249,7 @@ impl<R: Read> Reader<R> {
         let packed = u32::from_be_bytes([a, b, c, d]) as usize;
         let length = u32::from_be_bytes([e, f, g, h]) as usize;
         let place = format!("block {}", self.blocks);
-        // Deflate makes nothing longer by more than a few bytes.
+        // Deflate expands input by a few bytes at most.
         if length == 0 || length > LONGEST_BLOCK || packed > length + length / 8 + 64 {
             return Err(damaged(place, format!("{packed} bytes, {length} unpacked")));
         }
@@ -264,12 +264,12 @@ impl<R: Read> Reader<R> {
             .map_err(|error| damaged(&place, error.to_string()))?;
         if self.block.len() != length || crc32fast::hash(&self.block).to_be_bytes() != sum {
             self.block.clear();
-            return Err(damaged(place, "its length or sum is another"));
+            return Err(damaged(place, "its length or checksum is wrong"));
         }
         Ok(true)
     }
 
-    /// Fills `out`; nothing if the file ends before it is full.
+    /// Fills `out`; returns `None` if the file ends before it is full.
     fn whole(&mut self, out: &mut [u8]) -> io::Result<Option<()>> {
         let mut done = 0;
         while done < out.len() {

@@ -1,7 +1,7 @@
-//! A world that is recorded: what comes from outside goes into a file.
+//! The recorder of a world's inputs.
 //!
-//! Memory that drivers map is reached through [`WatchedMemory`], which notes each access. Time that only passes is held
-//! back until something comes of it, so that a world in which nothing happens does not fill a file.
+//! Memory that drivers map is reached through [`WatchedMemory`], which notes each access. The passing of time is
+//! recorded only once it has a result, so that an idle world does not fill a file.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,28 +13,28 @@ use super::Record;
 use super::file::{Header, LONGEST_RECORD, Writer};
 use crate::event_log::EventLog;
 
-/// The most that a file takes; the recording ends there.
+/// Limit of a file's bytes; the recording ends there.
 pub const LARGEST: u64 = 4 << 30;
 
-/// Why a world cannot be recorded.
+/// Reason for which a world cannot be recorded.
 #[derive(Debug, Error)]
 pub enum RecordError {
-    /// It has functions already, of which the recording would know nothing.
+    /// It has functions already, which the recording would lack.
     #[error("a world is recorded from its beginning, and this one has functions already")]
     Begun,
-    /// The writer refused.
+    /// The writer failed.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
 
-/// Where records go.
+/// The recorder, shared by the world and its watched memory.
 pub(crate) type Tape = Arc<Mutex<Recorder>>;
 
 /// The recording of a world.
 pub(crate) struct Recorder {
-    /// None once it is over.
+    /// `None` once the recording is over.
     writer: Option<Writer>,
-    /// Time that has passed, and nothing has come of yet.
+    /// Time that has passed without a result yet.
     held: Option<u64>,
     writes: u64,
     sum: crc32fast::Hasher,
@@ -54,11 +54,11 @@ impl Recorder {
         })
     }
 
-    /// Something comes from outside; `log` has what came of what was before.
+    /// Records an input; `log` has the results of the inputs before.
     pub(crate) fn input(&mut self, log: &mut EventLog, record: Record) {
         let is_quiet = self.writes == 0 && !log.has_news();
         match (record, is_quiet) {
-            // What was held back is part of this.
+            // The held time is part of this one.
             (Record::Time { now }, true) if self.held.is_some() => self.held = Some(now),
             (record, _) => {
                 self.settle(log);
@@ -71,7 +71,7 @@ impl Recorder {
         }
     }
 
-    /// Writes what came of the last record.
+    /// Writes the results of the last record.
     fn settle(&mut self, log: &mut EventLog) {
         self.release();
         if self.writes > 0 {
@@ -103,20 +103,22 @@ impl Recorder {
         };
         let added = writer.add(record).and_then(|()| match writer.written {
             0..LARGEST => Ok(()),
-            _ => Err(io::Error::other(format!("{LARGEST} bytes are enough"))),
+            _ => Err(io::Error::other(format!(
+                "the file would exceed {LARGEST} bytes"
+            ))),
         });
         if let Err(error) = added {
             self.end(&error);
         }
     }
 
-    /// The functions matter more than their recording.
+    /// Ends the recording after an error: the world itself goes on.
     fn end(&mut self, error: &io::Error) {
         tracing::error!("recording: {error}; it ends here");
         self.writer = None;
     }
 
-    /// Everything so far is in the file; whether the recording goes on.
+    /// Writes everything so far to the file. Returns whether the recording goes on.
     pub(crate) fn flush(&mut self, log: &mut EventLog) -> bool {
         self.settle(log);
         if let Some(writer) = &mut self.writer
@@ -146,20 +148,20 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        // Who wants to hear of errors flushes.
+        // A caller interested in errors has flushed.
         if let Some(writer) = &mut self.writer {
             let _ = writer.flush();
         }
     }
 }
 
-/// A write is part of the sum.
+/// Adds a write to the sum.
 pub(super) fn add_write(sum: &mut crc32fast::Hasher, function: usize, iova: u64, data: &[u8]) {
     sum.update(&[function.to_be_bytes(), iova.to_be_bytes()].concat());
     sum.update(data);
 }
 
-/// Where a driver's memory is.
+/// Location of a driver's memory.
 enum Behind {
     Here(SharedMemory, usize),
     Asked(Arc<dyn MessageMemory>),
@@ -180,10 +182,10 @@ impl std::fmt::Debug for WatchedMemory {
 }
 
 impl WatchedMemory {
-    /// Memory of this process, mapped at `first`.
+    /// Returns watched memory of this process, mapped at `first`.
     ///
     /// # Errors
-    /// In words: the memory is shorter, as [`Iommu::map`](crate::iommu::Iommu::map) says it.
+    /// In words: the memory is shorter, as from [`Iommu::map`](crate::iommu::Iommu::map).
     pub(crate) fn here(
         tape: &Tape,
         function: usize,
@@ -201,7 +203,7 @@ impl WatchedMemory {
         }))
     }
 
-    /// Memory that has to be asked for.
+    /// Returns watched memory that is reached by messages.
     pub(crate) fn asked(
         tape: &Tape,
         function: usize,

@@ -1,12 +1,12 @@
-//! A recorded world once more.
+//! Replay of a recorded world.
 //!
-//! [`Replay`] makes the world that the file describes, and gives it what came from outside, record by record. Memory of
-//! its drivers is the file: a DMA read takes the next record, which has to be a read of that function, address and
-//! length; writes are summed up and compared. After each record the event log has to be the one that was recorded. The
-//! first thing that is not as it was is a [`Difference`], and the replay ends there.
+//! [`Replay`] builds the world that the file describes, and applies its inputs record by record. The file stands in
+//! for the drivers' memory: a DMA read takes the next record, which has to be a read of that function, address and
+//! length; writes are summed and compared. After each record the event log has to equal the recorded one. The first
+//! deviation is a [`Difference`], and the replay ends there.
 //!
-//! A file comes from anywhere. What it may make is bounded: cards, BARs, mappings, links, what waits, and the steps
-//! that one record takes.
+//! A file is untrusted input. Its use of resources is bounded: cards, BARs, mappings, links, waiting items, and the
+//! steps of one record.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -27,76 +27,76 @@ use crate::switch::SwitchConfig;
 use crate::switched::{Connector, SubnetSwitchId, SwitchId};
 use crate::world::Drive;
 
-/// The most functions of a world, virtual ones among them.
+/// Limit of a world's functions, virtual ones included.
 const FUNCTIONS: usize = 256;
-/// The most bytes that their BARs take.
+/// Limit of the bytes of all BARs.
 const BAR_BYTES: usize = 1 << 30;
-/// The most mappings that there are at a time, as a server of functions allows a client.
+/// Limit of simultaneous mappings, the same as for a client of a server of functions.
 const MAPPINGS: usize = 1 << 20;
-/// The most that a world does for one record.
+/// Limit of a world's steps for one record.
 const STEPS: usize = 1 << 21;
-/// The most switches of a world, and links of any kind.
+/// Limits of a world's switches, and of links of any kind.
 const SWITCHES: usize = 64;
 const CABLES: usize = 512;
-/// The most bytes that wait in all switches.
+/// Limit of bytes that wait in all switches.
 const SWITCH_BYTES: usize = 1 << 30;
-/// The most frames on the cables of a world with switches, each of which is shorter than 16 KiB once it has passed one;
+/// Limit of frames on the cables of a world with switches (each is shorter than 16 KiB once it has passed a switch),
 /// of frames that have arrived, and of register writes.
 const UNDER_WAY: usize = 1 << 16;
-/// The most bytes of all frames.
+/// Limit of the bytes of all frames.
 const FRAME_BYTES: usize = 1 << 28;
-/// More than most frames have.
+/// More bytes than most frames have.
 const LONG_FRAME: usize = 16 << 10;
-/// How many steps may pass until they are counted.
+/// Number of steps between two counts.
 const UNCOUNTED: usize = 256;
-/// 146 years. At the end of time nothing takes time any more, and what goes round in a circle would go for ever.
+/// 146 years. At the end of time no delay passes any time, so a loop would never end.
 const LATEST: u64 = 1 << 62;
-/// Lines of the log before a difference that are shown.
+/// Number of log lines shown before a difference.
 const CONTEXT: usize = 8;
 
-/// Why a replay ends early.
+/// Reason for which a replay ends early.
 #[derive(Debug, Error)]
 pub enum ReplayError {
-    /// The file is not good.
+    /// The file is damaged.
     #[error(transparent)]
     Recording(#[from] RecordingError),
-    /// What it says cannot be.
+    /// A record is impossible.
     #[error("record {number}, {record}: {what}")]
     Impossible {
-        /// Which record, counted from 1.
+        /// Number of the record, from 1.
         number: u64,
-        /// What it is.
+        /// The record.
         record: String,
-        /// What is wrong with it.
+        /// Reason for which it is impossible.
         what: String,
     },
-    /// The world is not the one that was recorded.
+    /// The world deviates from the recorded one.
     #[error(transparent)]
     Different(Box<Difference>),
 }
 
-/// The first thing that is not as it was recorded.
+/// The first deviation from the recording.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "record {number} at {now} ns, {record}: recorded {expected:?}, now {found:?}{}",
-    told(.before)
+    list_lines(.before)
 )]
 pub struct Difference {
-    /// After which record, counted from 1.
+    /// Number of the record after which it occurred, from 1.
     pub number: u64,
-    /// When, in the world.
+    /// Virtual time, in ns.
     pub now: u64,
-    /// What it is.
+    /// The record.
     pub record: String,
-    /// What was recorded.
+    /// The recorded event.
     pub expected: String,
-    /// What there is instead.
+    /// The replayed event.
     pub found: String,
-    /// The last lines of the log that are equal.
+    /// The last equal lines of the log.
     pub before: Vec<String>,
 }
 
-fn told(before: &[String]) -> String {
+fn list_lines(before: &[String]) -> String {
     let lines = before.iter().map(|line| format!("\n    {line}"));
     match before {
         [] => String::new(),
@@ -104,39 +104,39 @@ fn told(before: &[String]) -> String {
     }
 }
 
-/// A record that was carried out.
+/// A record that was applied.
 #[derive(Debug)]
 pub struct Step {
-    /// Which, counted from 1 over all records of the file.
+    /// Its number, from 1, among all records of the file.
     pub number: u64,
-    /// What it is.
+    /// The record.
     pub record: Record,
-    /// What came of it: lines of the event log.
+    /// Its results: lines of the event log.
     pub log: String,
 }
 
-/// How a replay ended.
+/// State of a replay, at its end or before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
-    /// Records that were carried out, and those of what came of them.
+    /// Number of records processed: inputs and results.
     pub records: u64,
-    /// Time in the world, nanoseconds.
+    /// Virtual time, in nanoseconds.
     pub now: u64,
-    /// The file ends before its last block does.
+    /// True if the file ends inside a block.
     pub is_cut: bool,
 }
 
-/// Where records come from; the world's memory has a part in it.
+/// Source of records, shared with the world's memory.
 struct Source {
     reader: Reader<Box<dyn Read + Send>>,
     next: Option<Record>,
-    /// Records that were taken.
+    /// Number of records taken.
     number: u64,
     writes: u64,
     sum: crc32fast::Hasher,
-    /// Something was not as recorded: expected, found.
+    /// A deviation from the recording: expected, found.
     wrong: Option<(String, String)>,
-    /// The file is not good, or at its end.
+    /// Error of the file.
     failed: Option<RecordingError>,
     over: bool,
 }
@@ -221,7 +221,7 @@ fn lock(source: &Mutex<Source>) -> MutexGuard<'_, Source> {
     source.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Memory of a driver as it was.
+/// Memory of a driver, answered from the recording.
 struct RecordedMemory {
     source: Arc<Mutex<Source>>,
     function: usize,
@@ -249,7 +249,7 @@ impl MessageMemory for RecordedMemory {
     }
 }
 
-/// A world that is made again from a recording.
+/// A world that is rebuilt from a recording.
 pub struct Replay {
     source: Arc<Mutex<Source>>,
     header: Header,
@@ -261,7 +261,7 @@ pub struct Replay {
     switch_bytes: usize,
     bar_bytes: usize,
     mappings: usize,
-    /// Bytes of frames that there may be more than when they were counted last.
+    /// Upper bound of the bytes of frames added since the last count.
     uncounted_bytes: usize,
     interrupt: Option<Interrupt>,
     before: VecDeque<String>,
@@ -269,10 +269,10 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Begins.
+    /// Opens a recording.
     ///
     /// # Errors
-    /// [`ReplayError::Recording`]: this is no recording, or one of another version.
+    /// [`ReplayError::Recording`]: this is no recording, or of another version.
     pub fn open(file: impl Read + Send + 'static) -> Result<Self, ReplayError> {
         let reader = Reader::new(Box::new(file) as Box<dyn Read + Send>)?;
         let header = reader.header().clone();
@@ -309,27 +309,27 @@ impl Replay {
         })
     }
 
-    /// What comes of the records is not compared with what was recorded: a world that goes another way goes on, and its
-    /// memory does not answer where it looks for something else.
+    /// Disables the comparison of results: a world that deviates continues, but memory does not answer reads that
+    /// were not recorded.
     #[must_use]
     pub fn without_comparison(mut self) -> Self {
         self.is_compared = false;
         self
     }
 
-    /// What the file says of itself.
+    /// Returns the file's header.
     #[must_use]
     pub const fn header(&self) -> &Header {
         &self.header
     }
 
-    /// The world as it is now.
+    /// Returns the world.
     #[must_use]
     pub const fn sim(&self) -> &Sim {
         &self.sim
     }
 
-    /// What the functions have to say, in the order of their numbers, each with its name.
+    /// Returns the functions' reports, in the order of their numbers, each with its name.
     #[must_use]
     pub fn reports(&self) -> Vec<(String, FunctionReport)> {
         let report =
@@ -337,15 +337,15 @@ impl Replay {
         self.functions.iter().map(report).collect()
     }
 
-    /// Captures frames from now on, of the functions that there are now.
+    /// Captures frames of the existing functions from now on.
     ///
     /// # Errors
-    /// The writer refused.
+    /// The writer failed.
     pub fn pcap(&self, writer: impl Write + Send + 'static) -> Result<(), CaptureError> {
         self.sim.pcap(writer)
     }
 
-    /// Number of the next record, counted from 1, and whether it makes a card or a link: these come first.
+    /// Returns the number of the next record, from 1, and whether it sets the world up: such records come first.
     #[must_use]
     pub fn next(&self) -> Option<(u64, bool)> {
         let mut source = lock(&self.source);
@@ -369,7 +369,7 @@ impl Replay {
         Some((number, makes))
     }
 
-    /// Carries out the next record; nothing at the end of the file.
+    /// Applies the next record; returns `None` at the end of the file.
     ///
     /// # Errors
     /// [`ReplayError`].
@@ -391,7 +391,7 @@ impl Replay {
             what,
         };
         if !record.is_input() {
-            return Err(impossible("it comes of nothing".to_owned()));
+            return Err(impossible("a result without an input before it".to_owned()));
         }
         self.carry_out(&record)
             .and_then(|()| self.bounded())
@@ -411,7 +411,7 @@ impl Replay {
         }))
     }
 
-    /// Carries out all that is left, up to and with a record.
+    /// Applies the remaining records, up to and including `last`.
     ///
     /// # Errors
     /// [`ReplayError`].
@@ -420,14 +420,14 @@ impl Replay {
             && last.is_none_or(|last| number <= last)
             && self.step()?.is_some()
         {}
-        // A file that is not good says so when it is asked for more.
+        // A damaged file reports its error on the next read.
         if last.is_none() {
             self.step()?;
         }
         Ok(self.end())
     }
 
-    /// How far it has come.
+    /// Returns the present state.
     #[must_use]
     pub fn end(&self) -> End {
         let source = lock(&self.source);
@@ -438,7 +438,7 @@ impl Replay {
         }
     }
 
-    /// What came of a record is what was recorded.
+    /// Compares the results of a record with the recorded ones.
     fn compare(&self, number: u64, record: &Record, log: &str) -> Result<(), ReplayError> {
         let mut source = lock(&self.source);
         let mut wrong = source.wrong.take();
@@ -453,7 +453,7 @@ impl Replay {
                 .map_or(Ok(()), |error| Err(error.into()));
         }
         if wrong.is_some() {
-            // What was recorded of the log says more than the access that was not made.
+            // The recorded log is more telling than the access that was not made.
             while matches!(
                 source.peek(),
                 Some(Record::Read { .. } | Record::NotWritten { .. })
@@ -474,7 +474,7 @@ impl Replay {
         let mut is_told = false;
         while let Some(Record::Log(_)) = source.peek() {
             if let Some(Record::Log(text)) = source.take() {
-                // Log records of one record together are no longer than what the world says.
+                // The log records of one record together are at most as long as the world's log.
                 if recorded.len() <= log.len() {
                     recorded += &text;
                 }
@@ -482,7 +482,7 @@ impl Replay {
             }
         }
         if source.peek().is_none() && !is_told {
-            // Of the last record of a file that was cut nobody knows what came of it.
+            // In a cut file the results of the last record are missing.
             return match source.failed.take() {
                 Some(error) => Err(error.into()),
                 None => Ok(()),
@@ -497,7 +497,7 @@ impl Replay {
             && let Some(next) = source.peek()
             && !next.is_input()
         {
-            wrong = Some((next.to_string(), "nothing of it".to_owned()));
+            wrong = Some((next.to_string(), "nothing".to_owned()));
         }
         let Some((expected, found)) = wrong else {
             return Ok(());
@@ -529,7 +529,7 @@ impl Replay {
         link.ok_or_else(|| format!("there is no link {number}, only {there}"))
     }
 
-    /// What a record names of a switch.
+    /// Returns the switch that a record names.
     fn switch(&self, number: usize) -> Result<SwitchId, String> {
         let there = self.switches.len();
         let switch = self.switches.get(number).copied();
@@ -543,7 +543,7 @@ impl Replay {
         })
     }
 
-    /// Whether the world is not larger or older than one may be.
+    /// Checks that the world is not larger or older than permitted.
     fn bounded(&mut self) -> Result<(), String> {
         if self.sim.under_way() > UNDER_WAY {
             return Err(format!(
@@ -631,7 +631,7 @@ impl Replay {
                 bytes,
             } => {
                 let bytes = usize::try_from(*bytes).map_err(|error| error.to_string())?;
-                // One that was refused then is refused now.
+                // A refused unmap is refused again.
                 let _ = self.function(*function)?.dma_unmap(*iova, bytes);
             }
             Record::Register {
@@ -723,7 +723,7 @@ impl Replay {
                 let link = self.sim.connect_subnet(function, switch, *port, *faults);
                 self.links.push(link.map_err(|error| error.to_string())?);
             }
-            // Checked before.
+            // Handled before.
             Record::Read { .. }
             | Record::Wrote { .. }
             | Record::NotWritten { .. }
@@ -732,7 +732,7 @@ impl Replay {
         Ok(())
     }
 
-    /// Steps until there is nothing to do, but not for ever.
+    /// Steps until there is nothing to do, up to the limit.
     fn steps(&mut self, one: impl Fn(&Sim) -> bool) -> Result<(), String> {
         for step in 1..=STEPS {
             if !one(&self.sim) {
@@ -746,7 +746,7 @@ impl Replay {
         Err(format!("{STEPS} steps were not enough"))
     }
 
-    /// Whether there may be another one.
+    /// Checks that the world may have another link.
     fn one_more_link(&self) -> Result<(), String> {
         match self.links.len() {
             0..CABLES => Ok(()),
@@ -755,7 +755,7 @@ impl Replay {
     }
 
     fn add_switch(&mut self, config: &SwitchConfig) -> Result<(), String> {
-        // Its bytes are a number of use only if it can be.
+        // The size is valid only after the check.
         config.check().map_err(|error| error.to_string())?;
         self.switch_bytes += config.bytes();
         if self.switches.len() >= SWITCHES || self.switch_bytes > SWITCH_BYTES {
@@ -776,7 +776,7 @@ impl Replay {
         let virtual_bar = virtual_bar.map_or(0, |facts| facts.bar_bytes);
         let many = usize::from(config.virtual_functions);
         if many > 0 && physical.virtual_functions.is_none() {
-            return Err("nothing is said of its virtual functions".to_owned());
+            return Err("its profile describes no virtual functions".to_owned());
         }
         if self.functions.len() + 1 + many > FUNCTIONS {
             return Err(format!("a world has {FUNCTIONS} functions at most"));
@@ -811,7 +811,7 @@ impl Replay {
     }
 }
 
-/// The first line in which two logs differ.
+/// Returns the first line in which two logs differ.
 fn first_difference(recorded: &str, found: &str) -> (String, String) {
     let mut lines = found.lines();
     let mut recorded = recorded.lines();

@@ -1,4 +1,5 @@
-//! Directed routes: packets that say by which port each node on their way sends them (IBTA volume 1, section 14.2.2).
+//! Directed routes: packets that name the port by which each node on their way sends them (IBTA volume 1, section
+//! 14.2.2).
 //!
 //! ```text
 //!   sender       hop pointer 0 -> 1, leaves by initial path 1
@@ -17,7 +18,7 @@ use super::port_info::PERMISSIVE_LID;
 /// Bit 15 of the status: the packet is on its way back.
 const RETURNS: u16 = 1 << 15;
 
-/// Where a packet goes from a node.
+/// Next hop of a packet at a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// To the agent of this node.
@@ -26,23 +27,23 @@ pub enum Step {
     Port(u8),
     /// On by LID.
     Lid(u16),
-    /// To whoever sent the request, on this node.
+    /// To the sender of the request, on this node.
     Sender,
-    /// Nowhere: the route is not one.
+    /// Nowhere: the route is invalid.
     Nowhere,
 }
 
-/// Whether a packet's class is that of directed routes.
+/// Returns whether a packet's class is that of directed routes.
 pub fn is_directed(smp: &Smp) -> bool {
     MadClass(smp.mgmt_class()) == MadClass::SUBNET_DIRECTED_ROUTE
 }
 
-/// Whether it is on its way back.
+/// Returns whether it is on its way back.
 pub fn returns(smp: &Smp) -> bool {
     smp.status() & RETURNS != 0
 }
 
-/// A packet of a directed route has come in by a port.
+/// Returns the next hop of a directed-route packet that arrived by a port.
 pub fn arrives(smp: &mut Smp, by: u8) -> Step {
     let (pointer, count) = (smp.hop_pointer(), smp.hop_count());
     if usize::from(count) >= smp.initial_path().len() {
@@ -78,7 +79,7 @@ pub fn arrives(smp: &mut Smp, by: u8) -> Step {
     }
 }
 
-/// The agent of a node has made an answer of the request.
+/// Turns a request into an answer; returns its next hop.
 pub fn answers(smp: &mut Smp) -> Step {
     smp.set_status(smp.status() | RETURNS);
     let (pointer, count) = (smp.hop_pointer(), smp.hop_count());

@@ -32,14 +32,13 @@ impl Env {
 }
 
 impl Nic {
-    /// The port is InfiniBand's and does not pass data: no packet but those of subnet management leaves.
+    /// Returns whether the port is InfiniBand and passes no data: only packets of subnet management leave.
     pub fn is_managed_only(&self, env: &Env) -> bool {
         let subnet = env.port(self.seat).subnet.as_ref();
         subnet.is_some_and(|subnet| subnet.state() != PortState::Active)
     }
 
-    /// Whether a frame passes an InfiniBand port on its way in: one of the manager's lane always does, data once the
-    /// port is armed.
+    /// Returns whether a frame may enter an InfiniBand port: subnet management always, data once the port is armed.
     pub(crate) fn lane_is_open(&mut self, env: &mut Env, frame: &[u8]) -> bool {
         if LrhPacket::new_checked(frame).is_err() {
             self.count_drop(env, "no LRH");
@@ -52,7 +51,7 @@ impl Nic {
         false
     }
 
-    /// A packet has come in at an InfiniBand port. Whether an agent has answered it.
+    /// Passes a packet at an InfiniBand port to the agents. Returns whether one of them has answered it.
     pub(crate) fn agent_received(&mut self, env: &mut Env, packet: &Packet<'_>) -> bool {
         let Some(mad) = datagram(packet) else {
             return false;
@@ -64,7 +63,7 @@ impl Nic {
         }
     }
 
-    /// Whether data may come in. The first packet tells an armed port that its neighbour is active.
+    /// Returns whether data may enter. The first data packet shows an armed port that its neighbour is active.
     fn takes_data(&mut self, env: &mut Env) -> bool {
         let Some(subnet) = &mut env.port_mut(self.seat).subnet else {
             return true;
@@ -81,7 +80,7 @@ impl Nic {
         if !is_directed && MadClass(smp.mgmt_class()) != MadClass::SUBNET_LID_ROUTED {
             return false;
         }
-        // A manager's own packets, and answers to it.
+        // A manager's own packets, and answers to it, go to the queue pair.
         let answers = [MadMethod::GET, MadMethod::SET, MadMethod::TRAP_REPRESS];
         if !answers.contains(&MadMethod(smp.method()))
             || SmpAttribute(smp.attribute_id()) == SmpAttribute::SM_INFO
@@ -122,7 +121,7 @@ impl Nic {
 
     fn reply(&self, env: &mut Env, request: &Packet<'_>, mad: &[u8; 256]) {
         let own = env.port(self.seat).lid().unwrap_or(0);
-        // Where a port has several LIDs, the answer comes from the one that was asked.
+        // If a port has several LIDs, the answer comes from the one in the request.
         let asked = lrh(request).map(|lrh| lrh.dlid);
         let lid = asked
             .filter(|&asked| env.port(self.seat).owns_lid(asked))
@@ -132,7 +131,7 @@ impl Nic {
         }
     }
 
-    /// The performance management agent's answer.
+    /// Returns the performance management agent's answer.
     pub(crate) fn measured(&self, env: &mut Env, mad: &PerformanceMad) -> Option<PerformanceMad> {
         let port = env.port_mut(self.seat);
         let counted = Counted {
@@ -143,7 +142,7 @@ impl Nic {
         Some(pma::answer(mad, &mut [(PORT, counted, cleared)]))
     }
 
-    /// The subnet management agent's answer, if it gives one. `unchecked`: it asks for no M_Key.
+    /// Returns the subnet management agent's answer, if it gives one. `unchecked` skips the check of the M_Key.
     pub(crate) fn managed(&mut self, env: &mut Env, smp: &Smp, unchecked: bool) -> Option<Smp> {
         let link = env.link(self.seat);
         let vport = env.vport_mut(self.seat);
@@ -163,7 +162,7 @@ impl Nic {
         outcome.smp
     }
 
-    /// Tells the driver what a manager has changed.
+    /// Reports a manager's changes to the driver by events.
     fn announce(&mut self, env: &mut Env, changes: Changes) {
         let state = env
             .port(self.seat)
@@ -195,7 +194,7 @@ impl Nic {
         }
     }
 
-    /// The event of a change of the port.
+    /// Posts the event of a change of the port.
     pub(crate) fn port_changed(&mut self, env: &mut Env, change: PortChange) {
         let mut eqe = Eqe::new();
         eqe.set_event_sub_type(change.0);
@@ -203,7 +202,7 @@ impl Nic {
         self.event(env, EventType::PORT_CHANGE, &mut eqe);
     }
 
-    /// The link of the port came up: the event that says so.
+    /// Returns the event for a link that came up.
     pub(crate) fn port_up(&self, env: &Env) -> PortChange {
         match self.is_managed_only(env) {
             true => PortChange::INITIALIZED,

@@ -25,10 +25,10 @@ pub struct Status(pub u16);
 /// An attribute of subnet management.
 pub type Data = [u8; DATA_BYTES];
 
-/// Attribute, or why there is none.
+/// An attribute, or the reason for which there is none.
 pub type Answer = Result<Data, Status>;
 
-/// A Get or a Set, as agents know them.
+/// Methods that agents know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     Get,
@@ -36,7 +36,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// Of a datagram that was checked for its versions.
+    /// Returns the method of a datagram, after a check of its versions.
     pub fn of(base_version: u8, class_version: u8, method: u8) -> Result<Self, Status> {
         if (base_version, class_version) != (BASE_VERSION, CLASS_VERSION) {
             return Err(BAD_VERSION);
@@ -48,7 +48,7 @@ impl Method {
         }
     }
 
-    /// An attribute that only a Get has.
+    /// Refuses a Set of an attribute that has only a Get.
     pub fn only_get(self) -> Result<(), Status> {
         match self {
             Self::Get => Ok(()),
@@ -58,7 +58,7 @@ impl Method {
     }
 }
 
-/// The answer to a subnet management packet. Its direction bit is the route's, which sends it back.
+/// Returns the answer to a subnet management packet. The caller sets its direction bit.
 pub fn answered(request: &Smp, answer: Answer) -> Smp {
     let mut smp = request.clone();
     smp.set_method(MadMethod::GET_RESP.0);

@@ -9,16 +9,16 @@
 //! ```
 //!
 //! A port has a subnet management agent and a performance management agent ([`sma`], [`pma`]). Both answer Gets and
-//! Sets by themselves, from the wire as by MAD_IFC: a port answers whether or not a driver runs it. That firmware takes
-//! these packets in front of QP 0 and QP 1 is inferred: Linux's `process_pma_cmd` (drivers/infiniband/hw/mlx5/mad.c)
-//! writes no MAD header into its answer, and yet cards answer perfquery. What concerns a subnet manager (SMInfo, traps,
-//! answers) goes to the queue pair.
+//! Sets by themselves, from the wire as by MAD_IFC: a port answers with or without a driver. That firmware handles
+//! these packets before QP 0 and QP 1 is inferred: Linux's `process_pma_cmd` (drivers/infiniband/hw/mlx5/mad.c)
+//! writes no MAD header into its answer, and yet cards answer perfquery. Packets for a subnet manager (SMInfo, traps,
+//! answers) go to the queue pair.
 //!
-//! A subnet has a manager outside ([`Manager::Outside`]), which gives each port its LID and takes it from Init to
-//! Active; or it is managed before it begins ([`Manager::Preset`]): every port has its LID from the start, derived
-//! from its GUID's low bits, the default partition, and one GID, the link-local one of its port GUID. So a port with a
-//! carrier is ACTIVE at once, as one whose subnet manager has been by; nobody answers at `sm_lid`, which is zero, until
-//! a manager comes. What a manager has set outlives a reset of the function, as the link does.
+//! A subnet has an outside manager ([`Manager::Outside`]), which gives each port its LID and takes it from Init to
+//! Active; or it is preset ([`Manager::Preset`]): every port has its LID from the start, derived from its GUID's low
+//! bits, the default partition, and one GID, the link-local one of its port GUID. So a port with a carrier is ACTIVE
+//! at once, as after a visit of a subnet manager; `sm_lid` is zero until a manager sets it. A manager's settings
+//! survive a reset of the function, as the link does.
 //!
 //! Absent on purpose: traps of agents (managers sweep), virtual lanes but the first and the manager's, M_Key leases.
 
@@ -47,10 +47,10 @@ use sma::Lanes;
 /// reregistration (IBTA volume 1, table "PortInfo").
 const CAPABILITIES: u32 = 0x0251_4868;
 
-/// Who manages the subnet of a world.
+/// Manager of a world's subnet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Manager {
-    /// Nobody needs to: ports are Active with a LID as soon as their link is up.
+    /// None: ports are Active with a LID as soon as their link is up.
     #[default]
     Preset,
     /// A program on one of its nodes.
@@ -117,7 +117,7 @@ impl Subnet {
         self.port.info.set_lid(0);
     }
 
-    /// The port after a reset of its function: what the driver said is gone, what a manager said is not.
+    /// Returns the port after a reset of its function: the driver's settings are gone, a manager's are not.
     #[must_use]
     pub fn in_place_of(self, before: Self) -> Self {
         let mut port = before.port;
@@ -146,7 +146,8 @@ impl Subnet {
         self.port.state = manager.first_state();
     }
 
-    /// A data packet has come from an active neighbour: an armed port is active, too (IBTA volume 1, section 7.2.7).
+    /// Handles a data packet from an active neighbour: an armed port becomes active (IBTA volume 1, section 7.2.7).
+    /// Returns true if it was armed.
     pub fn data_arrived(&mut self) -> bool {
         let armed = self.port.state == PortState::Armed;
         if armed {
@@ -160,12 +161,12 @@ impl Subnet {
         self.port.info.set_capability_mask(capabilities);
     }
 
-    /// Whether a LID is the port's own.
+    /// Returns whether a LID is the port's own.
     pub fn owns(&self, lid: u16) -> bool {
         self.port.owns(lid)
     }
 
-    /// The GIDs have the prefix that the port has.
+    /// Gives the GIDs the port's prefix.
     fn prefix_gids(&mut self) {
         let prefix = self.port.info.gid_prefix().to_be_bytes();
         for gid in &mut self.gids {

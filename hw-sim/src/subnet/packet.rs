@@ -9,12 +9,12 @@ use crate::wire::{
 /// Queue pairs of subnet management and of general services.
 pub const SMI_QPN: u32 = 0;
 pub const GSI_QPN: u32 = 1;
-/// The virtual lane that subnet management has for itself.
+/// The virtual lane reserved to subnet management.
 pub const MANAGEMENT_LANE: u8 = 15;
 /// Q_Key of QP 1 (IBTA volume 1, section 10.2.5).
 const GSI_QKEY: u32 = 0x8001_0000;
 
-/// The datagram in a packet to one of the two queue pairs.
+/// Returns the datagram in a packet to one of the two queue pairs.
 pub fn datagram<'p>(packet: &Packet<'p>) -> Option<&'p [u8; MAD_BYTES]> {
     let is_managed = [SMI_QPN, GSI_QPN].contains(&packet.dest_qpn());
     packet
@@ -32,12 +32,12 @@ pub const fn lrh(packet: &Packet<'_>) -> Option<LrhRepr> {
     }
 }
 
-/// Whether a frame is on the lane that passes before a port is active.
+/// Returns whether a frame is on the lane that is open before a port is active.
 pub fn is_of_management_lane(frame: &[u8]) -> bool {
     LrhPacket::new_checked(frame).is_ok_and(|lrh| lrh.vl() == MANAGEMENT_LANE)
 }
 
-/// The packet that takes an answer back, from a port with this LID (0: it has none yet).
+/// Returns the packet with an answer, from a port with this LID (0: it has none yet).
 pub fn reply(request: &Packet<'_>, lid: u16, datagram: &[u8; MAD_BYTES]) -> Option<Vec<u8>> {
     let (asked, deth) = (lrh(request)?, request.headers.deth?);
     let is_unaddressed = lid == 0 || asked.dlid == PERMISSIVE_LID;
@@ -74,7 +74,7 @@ pub fn reply(request: &Packet<'_>, lid: u16, datagram: &[u8; MAD_BYTES]) -> Opti
     Some(packet.emit())
 }
 
-/// The packet with another datagram in it, as a switch sends it on.
+/// Returns the packet with another datagram, as a switch forwards it.
 pub fn forwarded(packet: &Packet<'_>, datagram: &[u8; MAD_BYTES]) -> Vec<u8> {
     Packet {
         payload: datagram,

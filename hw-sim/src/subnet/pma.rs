@@ -1,7 +1,7 @@
 //! The performance management agent: packets and bytes of a port (IBTA volume 1, section 16.1).
 //!
-//! Errors are all zero: nothing here loses a symbol. Counters of 32 bits stop at their largest value, those of 64 bits
-//! count on. A Set clears what it selects, whatever value it brings; other values are not stored.
+//! Error counters are all zero: no symbol is lost here. Counters of 32 bits stop at their largest value, those of 64
+//! bits wrap. A Set clears the selected counters, whatever value it carries; other values are not stored.
 
 use mlx_prm::{
     ClassPortInfo, MadMethod, PerformanceAttribute, PerformanceMad, PortCounters,
@@ -19,7 +19,7 @@ const ALL_PORTS: u16 = 1 << 8;
 const EXTENDED: u16 = 1 << 9;
 /// PortSelect of all ports.
 const EVERY_PORT: u8 = 0xff;
-/// 4.096 us * 2^this is the longest that the agent takes to answer.
+/// Longest time of the agent's answer: 4.096 us * 2^this.
 const RESPONSE_TIME: u32 = 8;
 /// Places of counters in CounterSelect: data and packets, sent and received.
 const XMIT_DATA: u16 = 1 << 12;
@@ -29,7 +29,7 @@ const RCV_PKTS: u16 = 1 << 15;
 /// The same of PortCountersExtended: data and packets sent, data and packets received.
 const EXTENDED_SELECT: [u16; 4] = [1 << 0, 1 << 2, 1 << 1, 1 << 3];
 
-/// What a port has sent and received.
+/// Counters of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     pub sent: Traffic,
@@ -52,8 +52,8 @@ impl Counted {
     }
 }
 
-/// A direction without the variant CRCs, which PMA does not count. A frame may be shorter than its CRC: any bytes come
-/// from the wire.
+/// Returns the counts without the variant CRCs, which PMA does not count. Frames from the wire are arbitrary, and may
+/// be shorter than a CRC.
 const fn without_crcs(traffic: Traffic) -> Traffic {
     Traffic {
         octets: traffic
@@ -68,7 +68,7 @@ const fn words(traffic: Traffic) -> u64 {
     traffic.octets / 4
 }
 
-/// A port's number, what it has counted since ever, and when it was last cleared.
+/// A port's number, its counts since the beginning, and at the last clear.
 pub type Counter<'a> = (u8, Counted, &'a mut Counted);
 
 /// Answers a Get or Set about ports of a node.
@@ -136,7 +136,7 @@ fn put(data: &mut [u8; 192], attribute: &[u8]) {
     data[..attribute.len()].copy_from_slice(attribute);
 }
 
-/// Clears those that a Set selects: bytes and packets sent, bytes and packets received.
+/// Clears the counters that a Set selects: bytes and packets sent, bytes and packets received.
 const fn clear(counted: Counted, cleared: &mut Counted, selected: [bool; 4]) {
     let [sent_bytes, sent_packets, received_bytes, received_packets] = selected;
     if sent_bytes {
@@ -153,7 +153,7 @@ const fn clear(counted: Counted, cleared: &mut Counted, selected: [bool; 4]) {
     }
 }
 
-/// The counters of a port, or the sum of all; a Set has cleared them before.
+/// Returns the counters of a port, or the sum of all, after a Set has cleared them.
 fn counted(
     ports: &mut [Counter<'_>],
     select: u8,

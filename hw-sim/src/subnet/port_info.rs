@@ -7,10 +7,10 @@
 //!    '------ link down, or Set Down (from any state; the link trains again at once) ----------'
 //! ```
 //!
-//! Down is the link's and is not stored. Init passes subnet management alone, Armed takes data in, Active sends it
-//! (IBTA volume 1, section 7.2.7). A subnet that is managed from the start skips Init and Armed.
+//! Down is a state of the link and not stored. Init passes only subnet management, Armed lets data in, Active also
+//! sends it (IBTA volume 1, section 7.2.7). A preset subnet skips Init and Armed.
 //!
-//! M_Key leases do not run out: a manager that wants its key gone sets another one.
+//! M_Key leases do not expire: a manager replaces its key instead.
 
 use mlx_prm::PortInfo;
 
@@ -18,7 +18,7 @@ use super::mad::{INVALID_VALUE, Status};
 
 /// LIDs from here on are multicast (IBTA volume 1, section 4.1.3).
 pub const FIRST_MULTICAST_LID: u16 = 0xc000;
-/// LID that every port takes for its own, and none has.
+/// LID that every port accepts as its own, and none has.
 pub const PERMISSIVE_LID: u16 = 0xffff;
 /// Subnet prefix of link-local GIDs.
 pub const LINK_LOCAL: u64 = 0xfe80_0000_0000_0000;
@@ -60,7 +60,7 @@ impl PortState {
         }
     }
 
-    /// The state that a Set asks for; `None` if it is no step that a manager may take.
+    /// Returns the state after a Set; `None` if a manager may not make this step.
     const fn set(self, code: u32) -> Option<Self> {
         match (self, code) {
             (state, NO_CHANGE) => Some(state),
@@ -76,13 +76,13 @@ impl PortState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
     Up,
-    /// There is nobody at the other end.
+    /// No peer at the other end.
     Dark,
     /// Switched off.
     Disabled,
 }
 
-/// What kind of port it is: which components of PortInfo it has.
+/// Kind of port, which determines its components of PortInfo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Of a channel adapter: all of them.
@@ -93,18 +93,18 @@ pub enum Kind {
     External,
 }
 
-/// What a Set has changed, for those who are to hear of it.
+/// Changes by a Set, for the events they cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// The state is another one.
+    /// The state has changed.
     pub state: bool,
     /// The link went down for a moment.
     pub bounced: bool,
-    /// LID, LMC, or where the subnet manager is.
+    /// LID, LMC, or the subnet manager's address.
     pub lid: bool,
     pub pkeys: bool,
     pub gids: bool,
-    /// Those who are registered with the subnet administrator register again.
+    /// Clients of the subnet administrator have to register again.
     pub reregister: bool,
     /// The link is to be switched on or off.
     pub enable: Option<bool>,
@@ -155,7 +155,7 @@ impl ManagedPort {
         }
     }
 
-    /// PortInfo, as port `number` answers. `shows_key` says whether the reader may see the M_Key.
+    /// Returns PortInfo, as port `number` answers. `shows_key` tells if the reader may see the M_Key.
     pub fn get(&self, number: u8, link: Link, shows_key: bool) -> PortInfo {
         let (state, physical) = self.states(link);
         let mut info = self.info.clone();
@@ -168,13 +168,13 @@ impl ManagedPort {
         info
     }
 
-    /// The LIDs of the port: those that differ from the first in the low LMC bits.
+    /// Returns whether the port owns a LID: those that differ from the first in the low LMC bits.
     pub fn owns(&self, lid: u16) -> bool {
         let own = self.info.lid();
         own != 0 && lid >> self.info.lmc() == own >> self.info.lmc()
     }
 
-    /// A Set of PortInfo: all of it, or nothing if a component cannot have that value.
+    /// Sets PortInfo: all of it, or nothing if a component cannot have that value.
     pub fn set(&mut self, wanted: &PortInfo, link: Link) -> Result<Changes, Status> {
         let mut new = self.clone();
         let mut changes = Changes::default();
@@ -271,7 +271,7 @@ impl ManagedPort {
         if ![NO_CHANGE, 1, POLLING].contains(&default) {
             return Err(INVALID_VALUE);
         }
-        // A port that is down stays down, whatever state is wanted.
+        // A port that is down stays down, whatever state is requested.
         let next = match (link, wanted.port_state()) {
             (Link::Up, code) => state.set(code).ok_or(INVALID_VALUE)?,
             (_, NO_CHANGE | DOWN) => state,
@@ -304,7 +304,7 @@ impl ManagedPort {
     }
 }
 
-/// The enabled bits after a Set, of those that are supported.
+/// Returns the enabled bits after a Set, among the supported ones.
 fn some_of(wanted: u32, (now, supported): (u32, u32), all: u32) -> Result<u32, Status> {
     match wanted {
         0 => Ok(now),

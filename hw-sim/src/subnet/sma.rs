@@ -1,7 +1,7 @@
 //! The subnet management agent: attributes that every node answers (IBTA volume 1, section 14.2.5).
 //!
-//! Keys first (section 14.2.4): a port whose M_Key is set takes no Set without it, and gives no answer to a Get either
-//! if its protection says so. Such a packet is counted and has no answer.
+//! Keys first (section 14.2.4): a port whose M_Key is set accepts no Set without it, and depending on its protection
+//! no Get either. Such a packet is counted and not answered.
 
 use mlx_prm::{MadMethod, NodeInfo, PortInfo, Smp, SmpAttribute};
 
@@ -15,7 +15,7 @@ use super::port_info::{Changes, Link, ManagedPort};
 /// GUIDs in a GUIDInfo block, P_Keys in a block of the table.
 const GUIDS_PER_BLOCK: usize = 8;
 const PKEYS_PER_BLOCK: usize = 32;
-/// Protection of M_Keys: an answer to a Get shows the key; one without the key has no answer.
+/// Protection of M_Keys: an answer to a Get shows the key; a Get without the key is not answered.
 const KEY_IS_SHOWN: u32 = 0;
 const GET_NEEDS_KEY: u32 = 2;
 
@@ -61,7 +61,7 @@ impl Lanes {
     }
 }
 
-/// What NodeInfo says of a node.
+/// Contents of a node's NodeInfo.
 #[derive(Clone, Copy, Debug)]
 pub struct Node {
     /// 1 channel adapter, 2 switch.
@@ -96,18 +96,18 @@ impl Node {
     }
 }
 
-/// What the M_Key of a node lets a packet do.
+/// Access that the M_Key of a node grants a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Everything. The M_Key is shown.
     Whole,
     /// A Get that does not see the M_Key.
     WithoutKey,
-    /// Nothing, and there is no answer.
+    /// Nothing: there is no answer.
     None,
 }
 
-/// Holds a packet against a node's M_Key; `unchecked` if the sender is the node itself.
+/// Checks a packet's M_Key; `unchecked` if the sender is the node itself.
 pub fn access(keys: &mut PortInfo, smp: &Smp, unchecked: bool) -> Access {
     let protection = keys.m_key_protect_bits();
     if unchecked || keys.m_key() == 0 || keys.m_key() == smp.m_key() {
@@ -124,7 +124,7 @@ pub fn access(keys: &mut PortInfo, smp: &Smp, unchecked: bool) -> Access {
     Access::None
 }
 
-/// An agent's answer, if there is one, and what has changed.
+/// An agent's answer, if there is one, and the changes.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     pub smp: Option<Smp>,
@@ -216,7 +216,7 @@ pub fn port_info(
         reregister = changes.reregister;
     }
     let mut info = port.get(number, link, shows_key);
-    // The answer to a Set says that it has been heard; a Get finds it zero.
+    // The answer to a Set says that it was accepted; a Get finds it zero.
     info.set_client_reregister(reregister);
     Ok(*info.as_array())
 }

@@ -1,12 +1,12 @@
-//! An InfiniBand switch: a node of the subnet with agents of its own, which forwards by the tables that a manager
-//! writes (IBTA volume 1, section 18.2).
+//! An InfiniBand switch: a node of the subnet with its own agents, which forwards by the tables that a manager writes
+//! (IBTA volume 1, section 18.2).
 //!
-//! A packet for port 0 (its LID, or a directed route that ends here) is the agents'. Others go on in no time: unicast
-//! by the linear forwarding table, multicast by the multicast forwarding table, directed routes by the packet itself.
-//! Data passes where the port it came by takes data in and the port it leaves by is Active.
+//! A packet for port 0 (its LID, or a directed route that ends here) goes to the agents. Others are forwarded in no
+//! time: unicast by the linear forwarding table, multicast by the multicast forwarding table, directed routes by the
+//! packet itself. Data passes if its ingress port lets data in and its egress port is Active.
 //!
-//! In a preset subnet the tables are written as cables are laid, and multicast goes everywhere, since nobody joins a
-//! group then.
+//! In a preset subnet the tables are written when cables are connected, and multicast is flooded, since without a
+//! manager no port joins a group.
 
 use mlx_prm::{MadClass, MadMethod, PerformanceMad, Smp, SmpAttribute, SwitchInfo};
 
@@ -64,11 +64,11 @@ pub struct SubnetSwitch {
     linear: Vec<u8>,
     multicast: Vec<u16>,
     pkeys: Vec<u16>,
-    /// Ports that a manager has switched off or on, until the other end has heard of it.
+    /// Ports that a manager has switched off or on, until the other end is notified.
     lights: Vec<(u8, bool)>,
 }
 
-/// What leaves: the port, and the frame.
+/// Packets that leave: port and frame.
 pub type Departures = Vec<(u8, Vec<u8>)>;
 
 impl SubnetSwitch {
@@ -116,17 +116,17 @@ impl SubnetSwitch {
         self.ports[0].port.info.lid()
     }
 
-    /// Ports whose light a manager has switched off or on since this was last asked.
+    /// Takes the ports whose light a manager has switched off or on since the last call.
     pub fn take_lights(&mut self) -> Vec<(u8, bool)> {
         std::mem::take(&mut self.lights)
     }
 
-    /// Whether there is such a port for a cable.
+    /// Returns whether there is such a port for a cable.
     pub fn has(&self, port: usize) -> bool {
         (1..self.ports.len()).contains(&port)
     }
 
-    /// In a preset subnet, a LID is behind a port.
+    /// Notes in a preset subnet that a LID is behind a port.
     pub fn preset(&mut self, lid: u16, port: u8) {
         if self.manager == Manager::Preset
             && let Some(entry) = self.linear.get_mut(usize::from(lid))
@@ -183,7 +183,7 @@ impl SubnetSwitch {
         out
     }
 
-    /// Counts what leaves by a port. False: it does not.
+    /// Counts a packet that leaves by a port. Returns false if it does not leave.
     fn leaves(&mut self, port: u8, frame: &[u8]) -> bool {
         let Some(port) = self.ports.get_mut(usize::from(port)) else {
             return false;
@@ -251,7 +251,7 @@ impl SubnetSwitch {
             Step::Agent => return,
             step @ (Step::Port(_) | Step::Lid(_) | Step::Sender | Step::Nowhere) => step,
         };
-        // What goes on along its route says nothing of LIDs; what ends its directed part goes on by them.
+        // Along a route LIDs are permissive; behind the directed part the packet goes on by LID.
         let Some(header) = lrh(&packet) else { return };
         let (port, dlid) = match step {
             Step::Port(port) => (port, PERMISSIVE_LID),
@@ -271,7 +271,7 @@ impl SubnetSwitch {
             },
             ..header
         };
-        // An answer goes to the queue pair that asked, from the one that was asked.
+        // An answer goes to the requesting queue pair, from the one in the request.
         let packet = Packet {
             link: wire::Link::InfiniBand(header),
             ..packet
@@ -402,7 +402,7 @@ impl SubnetSwitch {
         let (link, shown) = (port.link, access == Access::Whole);
         let mut changes = Changes::default();
         let answer = port_info(&mut port.port, by, method, link, shown, data, &mut changes)?;
-        // A change of state by a Set is not one (IBTA volume 1, section 14.2.5.4); that the link goes down is.
+        // A change of state by a Set does not count (IBTA volume 1, section 14.2.5.4); a link that goes down does.
         if changes.bounced {
             self.info.set_port_state_change(true);
         }

@@ -53,7 +53,7 @@ fn a_directed_route_is_gone_back_by_the_ports_that_it_came_in_by() {
     assert_eq!((smp.hop_pointer(), smp.status()), (2, 0x8000));
     assert_eq!(directed::arrives(&mut smp, 5), Step::Port(3));
     assert_eq!(smp.hop_pointer(), 1);
-    // At the sender the pointer is left as it came: Linux's smi_handle_dr_smp_recv wants to find one there.
+    // The sender leaves the pointer as it came: Linux's smi_handle_dr_smp_recv expects one there.
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn switch(manager: Manager) -> SubnetSwitch {
     switch
 }
 
-/// The answer of a switch to a packet of a route that ends there, which goes out where it came in.
+/// Returns the answer of a switch to a packet of a route that ends there; it leaves by its ingress port.
 fn asked(
     switch: &mut SubnetSwitch,
     method: MadMethod,
@@ -174,7 +174,7 @@ fn a_switch_is_a_node_with_a_table_and_says_by_which_port_it_was_asked() {
         &data,
     );
     assert!(!SwitchInfo::from_array(*info.data()).port_state_change());
-    // The manager's own changes of state are none (IBTA volume 1, section 14.2.5.4).
+    // The manager's own changes of state do not count (IBTA volume 1, section 14.2.5.4).
     let mut armed = PortInfo::from_array(*get(&mut switch, SmpAttribute::PORT_INFO, 2).data());
     armed.set_port_state(3).set_port_physical_state(0);
     let data = *armed.as_array();

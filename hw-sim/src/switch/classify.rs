@@ -1,10 +1,11 @@
-//! What a port reads of a frame to know its priority, and the two bits of its IP header that tell of congestion.
+//! Priority of a frame, and the ECN bits of its IP header.
 //!
-//! A port trusts the tag (802.1Q, priority code point) or the code point of the IP header (RFC 2474), as register QPTS
-//! says of a card's. What has neither is of priority 0.
+//! A port trusts the tag (802.1Q, priority code point) or the code point of the IP header (RFC 2474), like a card's
+//! port with register QPTS. A frame without either has priority 0.
 //!
-//! ECN (RFC 3168) is the low two bits of IPv4's type of service and of IPv6's traffic class. The ICRC of a RoCE packet
-//! replaces both bytes by ones (`wire::icrc`), so that a switch may write them; IPv4's header checksum is put right.
+//! ECN (RFC 3168) is the low two bits of IPv4's type of service and of IPv6's traffic class. The ICRC of a RoCE
+//! packet replaces both bytes by ones (`wire::icrc`), so that a switch may write them; IPv4's header checksum is
+//! updated.
 
 use mlx_prm::TrustState;
 use serde::{Deserialize, Serialize};
@@ -16,13 +17,13 @@ use crate::wire::updated_checksum;
 
 /// Priorities of a port.
 pub const PRIORITIES: usize = 8;
-/// Where the header of IPv4 has its checksum.
+/// Offset of the checksum in an IPv4 header.
 const CHECKSUM_AT: usize = 10;
 
-/// How a port knows the priority of a frame.
+/// Mapping of frames to priorities.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Classes {
-    /// Which bits it goes by.
+    /// Trusted bits.
     #[serde(with = "stored::trust")]
     pub trust: TrustState,
     /// The priority of each code point.
@@ -31,7 +32,7 @@ pub struct Classes {
 }
 
 impl Classes {
-    /// By code points: eight of them are a priority, as switches have it when nobody says otherwise.
+    /// Returns a mapping by code points, eight of them to a priority, the usual default of switches.
     #[must_use]
     pub fn by_dscp() -> Self {
         let mut of_dscp = [0; 64];
@@ -44,7 +45,7 @@ impl Classes {
         }
     }
 
-    /// The priority of a frame.
+    /// Returns the priority of a frame.
     #[must_use]
     pub fn of(&self, frame: &[u8]) -> usize {
         let headers = Headers::of(frame);
@@ -53,7 +54,7 @@ impl Classes {
         self.of_headers(tag.map(|tag| tag.priority), ip.map(|ip| ip.traffic_class))
     }
 
-    /// The priority of what has this tag and this traffic class.
+    /// Returns the priority of a frame with this tag and this traffic class.
     pub(crate) fn of_headers(&self, tag: Option<u8>, traffic_class: Option<u8>) -> usize {
         let priority = match (self.trust, traffic_class) {
             (TrustState::DSCP, Some(class)) => self.of_dscp[usize::from(class >> 2)],
@@ -63,14 +64,14 @@ impl Classes {
     }
 }
 
-/// What the ECN bits of a packet say.
+/// Meaning of a packet's ECN bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ecn {
-    /// Its sender does not listen to marks.
+    /// The sender does not react to marks.
     NotCapable,
-    /// Its sender does.
+    /// The sender reacts to marks.
     Capable,
-    /// Congestion was experienced.
+    /// The packet was marked: congestion experienced.
     Marked,
 }
 
@@ -79,7 +80,7 @@ const ECT_0: u8 = 0b10;
 const CE: u8 = 0b11;
 
 impl Ecn {
-    /// What a traffic class says.
+    /// Returns the meaning of a traffic class.
     #[must_use]
     pub const fn of(traffic_class: u8) -> Self {
         match traffic_class & 3 {
@@ -90,29 +91,29 @@ impl Ecn {
     }
 }
 
-/// The IP header of a frame, if it has one and all of it.
+/// Returns the IP header of a frame, if it has a complete one.
 fn ip(frame: &[u8]) -> Option<Ip> {
     Headers::of(frame)?.ip
 }
 
-/// What a frame says of congestion; a frame without an IP header cannot be marked.
+/// Returns the meaning of a frame's ECN bits; a frame without an IP header cannot be marked.
 #[must_use]
 pub fn ecn(frame: &[u8]) -> Ecn {
     ip(frame).map_or(Ecn::NotCapable, |ip| Ecn::of(ip.traffic_class))
 }
 
-/// A packet has met congestion.
+/// Marks a packet: congestion experienced.
 pub fn mark(frame: &mut [u8]) {
     write_ecn(frame, CE);
 }
 
-/// A packet's sender listens to marks.
+/// Declares a packet's sender as reacting to marks.
 pub fn make_capable(frame: &mut [u8]) {
     write_ecn(frame, ECT_0);
 }
 
-/// Writes the bits, and puts the checksum of an IPv4 header right by what has changed, options or none: one that was
-/// wrong stays so, as RFC 1624 wants it.
+/// Writes the ECN bits, and updates the checksum of an IPv4 header, with options or without, by the difference: a
+/// wrong checksum stays wrong, as RFC 1624 requires.
 fn write_ecn(frame: &mut [u8], bits: u8) {
     let Some(ip) = ip(frame) else {
         return;
@@ -130,7 +131,7 @@ fn write_ecn(frame: &mut [u8], bits: u8) {
     }
 }
 
-/// Whether a frame is a RoCE v2 packet, and whether that is a congestion notification.
+/// Returns whether a RoCE v2 packet is a congestion notification; `None` for other frames.
 #[must_use]
 pub fn roce_v2(frame: &[u8]) -> Option<bool> {
     let headers = Headers::of(frame)?;
@@ -213,7 +214,7 @@ mod tests {
         assert_eq!(Classes::by_dscp().of(&[]), 0);
     }
 
-    /// What routers may change the ICRC does not cover (IBTA volume 1, annex A17).
+    /// The ICRC does not cover fields that routers may change (IBTA volume 1, annex A17).
     #[test]
     fn a_mark_leaves_a_packet_whole() {
         for network in both(0b0110_1010) {
@@ -238,7 +239,7 @@ mod tests {
         assert_eq!(short, [0; 20]);
     }
 
-    /// RFC 791 with an option of four bytes (router alert, RFC 2113), and a datagram of TCP's or UDP's.
+    /// A frame by RFC 791 with an option of four bytes (router alert, RFC 2113), and a datagram of TCP or UDP.
     fn with_options(tos: u8, protocol: u8) -> Vec<u8> {
         let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00];
         frame.extend([0x46, tos, 0, 44, 0, 9, 0x40, 0, 64, protocol, 0, 0]);
@@ -263,13 +264,13 @@ mod tests {
         }
     }
 
-    /// Behind options and behind two tags, too.
+    /// This holds behind options and behind two tags, too.
     #[test]
-    fn a_packet_is_told_by_its_headers_wherever_they_lie() {
+    fn a_packet_is_recognized_wherever_its_headers_lie() {
         let frame = with_options(0, 17);
         assert_eq!(roce_v2(&frame), Some(true));
         assert!(crate::wire::frame::is_roce(&frame));
-        // Its own half does not take it: RoCE has no options (IBTA volume 1, annex A17).
+        // The RDMA half refuses it: RoCE has no options (IBTA volume 1, annex A17).
         assert_eq!(
             Packet::parse(&frame),
             Err(WireError::Malformed("IPv4 options"))

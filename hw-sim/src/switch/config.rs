@@ -1,4 +1,4 @@
-//! What a switch is told before it runs.
+//! Configuration of a switch.
 
 use std::time::Duration;
 
@@ -9,25 +9,25 @@ use super::classify::{Classes, PRIORITIES};
 
 /// Most ports of a switch.
 pub const MAX_PORTS: usize = 64;
-/// Most bytes that the frames of a switch take: its buffer, and all room of lossless priorities.
+/// Limit of the bytes of a switch's frames: its buffer, and all room of lossless priorities.
 pub const MAX_BYTES: usize = 1 << 30;
 
-/// How a switch is made. The default is a lossy one of four ports of 100 Gb/s.
+/// Configuration of a switch. The default is a lossy one with four ports of 100 Gb/s.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SwitchConfig {
-    /// How many ports it has.
+    /// Number of ports.
     pub ports: usize,
-    /// Their rate, bits each second.
+    /// Rate of each port, in bits per second.
     pub rate_bps: u64,
-    /// What holds frames that wait.
+    /// Memory for frames that wait.
     pub buffer: Buffer,
-    /// How it knows the priority of a frame.
+    /// Mapping of frames to priorities.
     pub classes: Classes,
-    /// It marks packets whose senders listen. Without, nobody hears of its queues.
+    /// Thresholds for marking packets whose senders react to marks; `None` marks none.
     pub ecn: Option<Red>,
-    /// It pauses who sends, in the priorities that are named.
+    /// Thresholds for pausing senders, in the named priorities; `None` sends no pauses.
     pub pfc: Option<Pfc>,
-    /// What becomes of frames to addresses that it has not learned.
+    /// Treatment of frames to unknown addresses.
     pub unknown: Unknown,
 }
 
@@ -45,44 +45,44 @@ impl Default for SwitchConfig {
     }
 }
 
-/// Memory for frames of priorities that may be lost. Those that may not have memory of their own ([`Pfc`]).
+/// Memory for frames of lossy priorities. Lossless ones have memory of their own ([`Pfc`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Buffer {
-    /// So many bytes for all ports together; who comes first has them.
+    /// Bytes for all ports together, first come, first served.
     Shared(usize),
-    /// So many bytes for each port that sends.
+    /// Bytes for each sending port.
     PerPort(usize),
 }
 
-/// What becomes of frames to addresses that were not learned, to groups and to all.
+/// Treatment of frames to unknown addresses, to groups and to all stations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unknown {
-    /// They leave at every other port.
+    /// They leave by every other port.
     Flood,
-    /// They are dropped: where switches lie in a circle, a flood would never end.
+    /// They are dropped: in a loop of switches a flood would never end.
     Drop,
 }
 
-/// When a packet is marked, by the bytes that wait where it is to leave (DCQCN, SIGCOMM 2015, figure 5).
+/// Thresholds for marking, by the bytes that wait at the port of departure (DCQCN, SIGCOMM 2015, figure 5).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Red {
-    /// None up to here.
+    /// No packet is marked up to here.
     pub kmin_bytes: usize,
-    /// All from here on.
+    /// Every packet is marked from here on.
     pub kmax_bytes: usize,
-    /// The part of them that is marked just below `kmax_bytes`, 0 to 1. Between the two it grows in a straight line.
+    /// Share of packets marked just below `kmax_bytes`, 0 to 1. From `kmin_bytes` on it grows linearly.
     pub pmax: f64,
 }
 
 impl Red {
-    /// What the paper's authors chose for 40 Gb/s (table 14): 5 KB, 200 KB, 1 %.
+    /// The paper's values for 40 Gb/s (table 14): 5 KB, 200 KB, 1 %.
     pub const DCQCN: Self = Self {
         kmin_bytes: 5_000,
         kmax_bytes: 200_000,
         pmax: 0.01,
     };
 
-    /// The part of packets that is marked at a depth.
+    /// Returns the share of packets that are marked at a depth.
     #[must_use]
     pub fn probability(&self, depth: usize) -> f64 {
         if depth <= self.kmin_bytes {
@@ -96,23 +96,24 @@ impl Red {
     }
 }
 
-/// Priority flow control: when it asks for silence. Bytes are of one port that receives and one priority.
+/// Priority flow control: thresholds for pauses. Bytes are those of one receiving port and one priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pfc {
-    /// The priorities that lose nothing, a bit each.
+    /// Lossless priorities, a bit each.
     pub priorities: u8,
-    /// Above so many bytes, the other end is paused.
+    /// Above this number of bytes the sender is paused.
     pub xoff_bytes: usize,
-    /// Down to so many, it goes on.
+    /// At this number of bytes or fewer the pause ends.
     pub xon_bytes: usize,
-    /// Room above `xoff_bytes` for what is on its way when the pause is asked for.
+    /// Bytes above `xoff_bytes` for frames under way when the pause is requested.
     pub headroom_bytes: usize,
-    /// What may not send for so long is thrown away, and so is what comes for it in the next such time.
+    /// Time a frame may wait for a paused priority. Then the queue is dropped, and so are frames for it in the next
+    /// such time.
     pub watchdog: Option<Duration>,
 }
 
 impl Pfc {
-    /// A pause of some priorities at 32 KiB, with 64 KiB of headroom, and no watchdog.
+    /// Returns thresholds for some priorities: XOFF at 32 KiB, with 64 KiB of headroom, and no watchdog.
     #[must_use]
     pub const fn of(priorities: u8) -> Self {
         Self {
@@ -125,26 +126,26 @@ impl Pfc {
     }
 }
 
-/// A switch that cannot be.
+/// Reason for which a switch is impossible.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum SwitchError {
     /// Too few or too many ports.
     #[error("a switch has 2 to {MAX_PORTS} ports, not {0}")]
     Ports(usize),
-    /// No rate.
+    /// A rate of zero.
     #[error("a port of 0 bit/s sends nothing")]
     Rate,
-    /// Thresholds of marks.
+    /// Wrong thresholds of marks.
     #[error("ECN: Kmin {kmin} is to be below Kmax {kmax}, and Pmax {pmax} between 0 and 1")]
     Red {
         /// Bytes.
         kmin: usize,
         /// Bytes.
         kmax: usize,
-        /// Part.
+        /// Share, 0 to 1.
         pmax: f64,
     },
-    /// Thresholds of pauses.
+    /// Wrong thresholds of pauses.
     #[error("PFC: XON {xon} is to be below XOFF {xoff}")]
     Pfc {
         /// Bytes.
@@ -152,24 +153,24 @@ pub enum SwitchError {
         /// Bytes.
         xoff: usize,
     },
-    /// A watchdog that gives nobody time.
-    #[error("PFC: a watchdog of no time throws away what has not waited")]
+    /// A watchdog time of zero.
+    #[error("PFC: a watchdog of no time would drop frames that have not waited")]
     Watchdog,
-    /// More memory than there is.
+    /// More memory than the limit.
     #[error("a switch has at most {MAX_BYTES} bytes for frames, not {0}")]
     Memory(usize),
     /// A priority that does not exist.
     #[error("code point {dscp} has priority {priority}, of {PRIORITIES}")]
     Priority {
-        /// Of which.
+        /// Code point.
         dscp: usize,
-        /// What it has.
+        /// Its priority.
         priority: u8,
     },
 }
 
 impl SwitchConfig {
-    /// The most bytes of frames that wait in it at a time.
+    /// Returns the most bytes of frames that can wait in it.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let lossy = match self.buffer {
@@ -184,10 +185,10 @@ impl SwitchConfig {
         lossy.saturating_add(lossless)
     }
 
-    /// Whether such a switch can be.
+    /// Checks that such a switch is possible.
     ///
     /// # Errors
-    /// [`SwitchError`]: what cannot.
+    /// [`SwitchError`]: the impossible setting.
     pub fn check(&self) -> Result<(), SwitchError> {
         if !(2..=MAX_PORTS).contains(&self.ports) {
             return Err(SwitchError::Ports(self.ports));

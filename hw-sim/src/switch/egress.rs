@@ -1,39 +1,39 @@
-//! The sending side of a port: a queue for each priority, a line rate, and who has asked for silence.
+//! The sending side of a port: a queue for each priority, a line rate, and the pauses requested by the peer.
 //!
-//! One frame is on the wire at a time, for as long as its bytes take at the port's rate. When it is over the next one
-//! begins: control frames first, then the highest priority that has a frame and is not paused. A pause (802.1Qbb) has
-//! an end of its own, and a frame that has begun is sent whole.
+//! One frame is on the wire at a time, for the time its bytes take at the port's rate. Then the next one begins:
+//! control frames first, then the highest priority that has a frame and is not paused. A pause (802.1Qbb) has an end
+//! time, and a frame that has begun is sent whole.
 //!
-//! Both ends of a cable have one: a switch for each of its ports, and a card that is on a switch. What they do with a
-//! full queue differs, so nothing here refuses a frame.
+//! Both ends of a cable have one: a switch for each of its ports, and a card that is on a switch. They treat a full
+//! queue differently, so nothing here refuses a frame.
 
 use std::collections::VecDeque;
 
 use super::classify::PRIORITIES;
 
-/// Bytes a frame takes on the wire beyond its own: check sequence, preamble and gap (IEEE 802.3).
+/// Bytes on the wire beyond a frame's own: check sequence, preamble and gap (IEEE 802.3).
 const OVERHEAD_BYTES: usize = 24;
-/// Shortest frame, check sequence included.
+/// Shortest frame in bytes, check sequence included.
 const SHORTEST_BYTES: usize = 64;
 
-/// Where a frame was taken in, and what is owed there when it has left.
+/// Ingress port of a frame, and the buffer credit to return on its departure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Credit {
     /// The port that received it.
     pub from: usize,
     /// Its priority.
     pub priority: usize,
-    /// Its bytes.
+    /// Its length in bytes.
     pub bytes: usize,
     /// The port that sends it.
     pub to: usize,
 }
 
-/// A frame that begins.
+/// A frame that begins to leave.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Begun {
     pub frame: Vec<u8>,
-    /// When its last byte is out.
+    /// Time at which its last byte has left, in ns.
     pub out: u64,
 }
 
@@ -41,9 +41,9 @@ pub(crate) struct Begun {
 struct Queue {
     frames: VecDeque<(Vec<u8>, Option<Credit>)>,
     bytes: usize,
-    /// Until when the other end asked for silence.
+    /// Time until which the peer has paused it, in ns.
     paused_until: u64,
-    /// Since when it has had frames and not been allowed to send one.
+    /// Time since which it has had frames and been paused, in ns.
     stuck_since: Option<u64>,
 }
 
@@ -59,12 +59,12 @@ pub(crate) struct Egress {
     rate_bps: u64,
     control: VecDeque<Vec<u8>>,
     queues: [Queue; PRIORITIES],
-    /// When the frame on the wire is out, and what is owed then.
+    /// Time at which the frame on the wire has left, and the credit to return then.
     busy: Option<(u64, Option<Credit>)>,
 }
 
 impl Egress {
-    /// An idle port of a rate, in bits each second.
+    /// Returns an idle port of a rate, in bits per second.
     pub(crate) fn new(rate_bps: u64) -> Self {
         Self {
             rate_bps: rate_bps.max(1),
@@ -78,14 +78,14 @@ impl Egress {
         self.rate_bps
     }
 
-    /// How long a frame takes.
+    /// Returns the time a frame takes on the wire.
     fn wire_ns(&self, bytes: usize) -> u64 {
         let bytes = (bytes.max(SHORTEST_BYTES - 4) + OVERHEAD_BYTES) as u64;
         let ns = u128::from(bytes) * 8 * 1_000_000_000 / u128::from(self.rate_bps);
         u64::try_from(ns).unwrap_or(u64::MAX).max(1)
     }
 
-    /// A frame goes before all others, and is not paused.
+    /// Queues a frame that goes before all others and is never paused.
     pub(crate) fn push_control(&mut self, frame: Vec<u8>) {
         self.control.push_back(frame);
     }
@@ -96,7 +96,7 @@ impl Egress {
         queue.frames.push_back((frame, credit));
     }
 
-    /// Bytes that wait in a priority.
+    /// Returns the bytes that wait in a priority.
     pub(crate) const fn depth(&self, priority: usize) -> usize {
         self.queues[priority].bytes
     }
@@ -105,12 +105,13 @@ impl Egress {
         self.queues.iter().map(|queue| queue.bytes).sum()
     }
 
-    /// Whether a priority is silent.
+    /// Returns whether a priority is paused.
     pub(crate) fn is_paused(&self, now: u64, priority: usize) -> bool {
         self.queues[priority].is_paused(now)
     }
 
-    /// The other end asks for silence until a time; a time that has come ends it. By how long the silence changes.
+    /// Pauses a priority until a time; a time in the past ends the pause. Returns the change of the pause's length,
+    /// in ns.
     pub(crate) fn pause(&mut self, now: u64, priority: usize, until: u64) -> i64 {
         let queue = &mut self.queues[priority];
         let before = queue.paused_until.max(now);
@@ -120,7 +121,7 @@ impl Egress {
             - i64::try_from(before).unwrap_or(i64::MAX)
     }
 
-    /// The frame on the wire is out: what is owed for it, once.
+    /// Ends the frame on the wire if it has left. Returns the credit to return, once.
     pub(crate) fn finish(&mut self, now: u64) -> Option<Credit> {
         let (out, credit) = self.busy?;
         if out > now {
@@ -130,7 +131,7 @@ impl Egress {
         credit
     }
 
-    /// Begins with the next frame, if the wire is free.
+    /// Begins the next frame, if the wire is free.
     pub(crate) fn begin(&mut self, now: u64) -> Option<Begun> {
         if self.busy.is_some_and(|(out, _)| out > now) {
             return None;
@@ -153,7 +154,7 @@ impl Egress {
         Some((frame, credit))
     }
 
-    /// When something changes by itself.
+    /// Returns the time of the next change.
     pub(crate) fn next_due(&self) -> Option<u64> {
         if let Some((out, _)) = self.busy {
             return Some(out);
@@ -162,7 +163,8 @@ impl Egress {
         waiting.map(|queue| queue.paused_until).min()
     }
 
-    /// Notes which priorities have frames and may not send; the first that has been so since `since` or longer.
+    /// Updates since when priorities have frames but are paused. Returns the first that has been so since `since` or
+    /// longer.
     pub(crate) fn stuck(&mut self, now: u64, since: u64) -> Option<usize> {
         for queue in &mut self.queues {
             let is_held = queue.is_paused(now) && !queue.frames.is_empty();
@@ -172,7 +174,7 @@ impl Egress {
         self.queues.iter().position(is_old)
     }
 
-    /// The earliest time at which a priority got stuck.
+    /// Returns the earliest time at which a priority got stuck.
     pub(crate) fn stuck_since(&self) -> Option<u64> {
         self.queues
             .iter()
@@ -180,7 +182,7 @@ impl Egress {
             .min()
     }
 
-    /// Throws away what waits in a priority: what is owed for it.
+    /// Drops all frames of a priority. Returns the credits to return.
     pub(crate) fn discard(&mut self, priority: usize) -> Vec<Option<Credit>> {
         let queue = &mut self.queues[priority];
         (queue.bytes, queue.stuck_since) = (0, None);
@@ -192,7 +194,7 @@ impl Egress {
 mod tests {
     use super::*;
 
-    /// 1 Gb/s: 8 ns a byte. A frame of 976 bytes takes 1,000 on the wire.
+    /// Port of 1 Gb/s: 8 ns a byte. A frame of 976 bytes takes 1,000 on the wire.
     fn port() -> Egress {
         Egress::new(1_000_000_000)
     }
@@ -233,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_ends_by_itself_or_by_another_word() {
+    fn a_pause_ends_by_itself_or_by_another_frame() {
         let mut port = port();
         port.push(1, vec![0; 60], None);
         assert_eq!(port.pause(100, 1, 1_100), 1_000);

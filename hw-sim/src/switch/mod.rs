@@ -1,4 +1,4 @@
-//! A switch: frames come in at ports, wait, and leave at others.
+//! A switch: frames arrive at ports, wait, and leave by others.
 //!
 //! ```text
 //!   port in        learned addresses       memory            port out
@@ -8,19 +8,19 @@
 //!                 pause <-- above XOFF, of the port and the priority it came in at
 //! ```
 //!
-//! It is store-and-forward: a frame is taken in when its last byte has come, and is out when its last byte is. Flight
-//! times and faults are those of the links at its ports ([`crate::link`]); queues that fill are its own. It is pure, as
-//! a link is: frames and the time come in, and what begins to leave goes out by `Switch::take_departure`, to the
-//! nanosecond. Whether a packet is marked is drawn from a stream of its own, so that one seed gives one run.
+//! It is store-and-forward: a frame is accepted when its last byte has arrived, and has left when its last byte has.
+//! Flight times and faults are those of the links at its ports ([`crate::link`]); queues are its own. It is pure,
+//! like a link: frames and the time come in, and departing frames go out by `Switch::take_departure`, to the
+//! nanosecond. Marks are drawn from its own random stream, so that one seed gives one run.
 //!
-//! Addresses are learned by VLAN, and never forgotten; there is room for [`MAX_ADDRESSES`]. What a bridge may not
-//! forward (01:80:c2:00:00:0x) ends here.
+//! Addresses are learned by VLAN, up to [`MAX_ADDRESSES`], and never aged. Frames that a bridge may not forward
+//! (01:80:c2:00:00:0x) end here.
 //!
-//! Priorities of two kinds have memory of two kinds. What may be lost shares a buffer and is dropped when that is full.
-//! What may not be lost ([`Pfc::priorities`]) is counted where it came in: above XOFF the sender is paused, and what
-//! was under way by then has headroom. Only if that is too small, something of such a priority is dropped, and counted
-//! apart. Pauses can stand in a circle, each waiting for the next; a watchdog, if there is one, throws away what has
-//! waited too long, and drops what comes for the same queue as long again.
+//! The two kinds of priorities have separate memory. Frames of lossy priorities share a buffer and are dropped when
+//! it is full. Frames of lossless ones ([`Pfc::priorities`]) are counted at their ingress port: above XOFF the sender
+//! is paused, and frames under way by then use the headroom. If that is too small, such a frame is dropped, and
+//! counted separately. Pauses can form a cycle, each waiting for the next. A watchdog, if configured, drops a queue
+//! that has waited too long, and also its new frames for the same time again.
 //!
 //! Absent on purpose: spanning tree, VLAN membership, trunks of several cables, cut-through, shares of bandwidth (the
 //! highest priority goes first), pauses of a whole port.
@@ -45,51 +45,51 @@ use self::egress::{Credit, Egress};
 use crate::env::nanoseconds;
 use crate::wire::frame::Headers;
 
-/// Addresses that are learned at most; as many may be fixed.
+/// Limit of learned addresses; as many may be fixed.
 pub const MAX_ADDRESSES: usize = 8192;
-/// The longest frame that is taken in, as long as a wire between processes carries.
+/// Longest frame accepted, in bytes: as long as a wire between processes carries.
 const LONGEST_FRAME: usize = 16 << 10;
 
-/// What a port of a switch has counted.
+/// Counters of a port of a switch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounters {
-    /// Frames taken in.
+    /// Frames received.
     pub received: u64,
-    /// Their bytes.
+    /// Bytes of frames received.
     pub received_bytes: u64,
-    /// Frames that began to leave, control frames among them.
+    /// Frames that began to leave, control frames included.
     pub sent: u64,
-    /// Their bytes.
+    /// Bytes of frames sent.
     pub sent_bytes: u64,
-    /// Frames for which there was no memory where they were to leave here.
+    /// Frames to leave here that were dropped because the buffer was full.
     pub dropped_full: u64,
-    /// Frames of lossless priorities that found no headroom where they came in here.
+    /// Frames of lossless priorities that arrived here without headroom left.
     pub dropped_headroom: u64,
-    /// Frames that came in here and were longer than any frame is.
+    /// Frames that arrived here and exceeded the longest frame.
     pub dropped_long: u64,
-    /// Frames that came in here for an address nobody has, and were not flooded.
+    /// Frames that arrived here for an unknown address, and were not flooded.
     pub dropped_unknown: u64,
-    /// Frames to leave here that the watchdog threw away.
+    /// Frames to leave here that the watchdog dropped.
     pub dropped_watchdog: u64,
-    /// Frames that came in here and left at every other port.
+    /// Frames that arrived here and left by every other port.
     pub flooded: u64,
-    /// Packets that were marked where they were to leave here.
+    /// Packets that were marked when queued to leave here.
     pub marked: u64,
-    /// Pause frames sent, those that end a pause not counted.
+    /// Pause frames sent, without those that end a pause.
     pub pauses_sent: u64,
     /// Pause frames received.
     pub pauses_received: u64,
-    /// Times that the watchdog fired.
+    /// Number of times that the watchdog fired.
     pub watchdog: u64,
     /// Most bytes that have waited to leave here.
     pub deepest_bytes: usize,
 }
 
-/// What came in at a port and has not left, of one priority.
+/// Frames of one priority that arrived at a port and have not left.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ingress {
     bytes: usize,
-    /// The other end is paused, and is told so again then.
+    /// Time at which the peer's pause is to be repeated, while it is paused.
     again: Option<u64>,
 }
 
@@ -97,7 +97,7 @@ struct Ingress {
 struct Port {
     egress: Egress,
     ingress: [Ingress; PRIORITIES],
-    /// Until when what comes for a queue is dropped.
+    /// Time until which new frames for a queue are dropped, by priority.
     shut_until: [u64; PRIORITIES],
     counters: PortCounters,
 }
@@ -106,7 +106,7 @@ struct Port {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Departure {
     pub port: usize,
-    /// When its last byte is out.
+    /// Time at which its last byte has left, in ns.
     pub out: u64,
     pub frame: Vec<u8>,
 }
@@ -115,23 +115,23 @@ pub(crate) struct Departure {
 #[derive(Debug)]
 pub struct Switch {
     config: SwitchConfig,
-    /// Address of the frames that it sends itself.
+    /// Source address of its own frames.
     mac: [u8; 6],
     ports: Vec<Port>,
-    /// Where addresses are, by VLAN; 0 is none.
+    /// Port of each learned address, by VLAN; VLAN 0 is untagged.
     learned: BTreeMap<(u16, [u8; 6]), usize>,
     fixed: BTreeMap<[u8; 6], usize>,
     rng: ChaCha8Rng,
-    /// Bytes of lossy priorities that wait.
+    /// Waiting bytes of lossy priorities.
     lossy_bytes: usize,
     departures: VecDeque<Departure>,
 }
 
 impl Switch {
-    /// A switch with nothing in it; `mac` is its own address.
+    /// Returns an empty switch; `mac` is its own address.
     ///
     /// # Errors
-    /// [`SwitchError`]: there can be no such switch.
+    /// [`SwitchError`]: such a switch is impossible.
     pub(crate) fn new(config: SwitchConfig, mac: [u8; 6], seed: u64) -> Result<Self, SwitchError> {
         config.check()?;
         let port = |_| Port {
@@ -152,12 +152,12 @@ impl Switch {
         })
     }
 
-    /// What it was told.
+    /// Returns its configuration.
     pub(crate) const fn config(&self) -> &SwitchConfig {
         &self.config
     }
 
-    /// An address is at a port, whatever comes from elsewhere. False: it [may not be](Self::may_fix).
+    /// Binds an address to a port, without learning. Returns false if it [may not](Self::may_fix).
     pub(crate) fn fix(&mut self, mac: [u8; 6], port: usize) -> bool {
         let may = self.may_fix(mac, port);
         if may {
@@ -166,30 +166,30 @@ impl Switch {
         may
     }
 
-    /// Whether an address may be fixed at a port: there is such a port, and room for the address.
+    /// Returns whether an address may be bound to a port: the port exists, and there is room for the address.
     pub(crate) fn may_fix(&self, mac: [u8; 6], port: usize) -> bool {
         let has_room = self.fixed.len() < MAX_ADDRESSES || self.fixed.contains_key(&mac);
         port < self.ports.len() && has_room
     }
 
-    /// What a port has counted, if there is one.
+    /// Returns a port's counters, if the port exists.
     pub(crate) fn counters(&self, port: usize) -> Option<PortCounters> {
         self.ports.get(port).map(|port| port.counters)
     }
 
-    /// Bytes that wait to leave at a port.
+    /// Returns the bytes that wait to leave by a port.
     pub(crate) fn depth(&self, port: usize) -> Option<usize> {
         Some(self.ports.get(port)?.egress.total_depth())
     }
 
-    /// Priorities that the other end of a port has silenced, a bit each.
+    /// Returns the priorities that the peer of a port has paused, a bit each.
     pub(crate) fn silenced(&self, now: u64, port: usize) -> Option<u8> {
         let egress = &self.ports.get(port)?.egress;
         let bits = (0..PRIORITIES).filter(|&priority| egress.is_paused(now, priority));
         Some(bits.fold(0, |bits, priority| bits | 1 << priority))
     }
 
-    /// A frame has come in whole.
+    /// Handles a frame whose last byte has arrived.
     pub(crate) fn receive(&mut self, now: u64, from: usize, frame: Vec<u8>) {
         let Some(port) = self.ports.get_mut(from) else {
             return;
@@ -224,7 +224,7 @@ impl Switch {
         self.go_on(now, from);
     }
 
-    /// The ports at which a frame leaves; none if it does not.
+    /// Returns the ports by which a frame leaves; `None` if it is not forwarded.
     fn outs(&mut self, from: usize, frame: &[u8]) -> Option<Vec<usize>> {
         let headers = Headers::of(frame)?;
         let (dst, src) = (headers.dst, headers.src);
@@ -264,7 +264,7 @@ impl Switch {
             .is_some_and(|pfc| pfc.priorities >> priority & 1 == 1)
     }
 
-    /// A frame is put where it is to leave, if there is room.
+    /// Queues a frame at its port of departure, if there is room.
     fn admit(&mut self, now: u64, from: usize, to: usize, priority: usize, mut frame: Vec<u8>) {
         let bytes = frame.len();
         if self.ports[to].shut_until[priority] > now {
@@ -320,7 +320,7 @@ impl Switch {
             .sum()
     }
 
-    /// Pauses who sends to a port, if that has taken in too much; says so again when it is time.
+    /// Pauses the sender at a port if too many of its frames wait, and repeats the pause when that is due.
     fn pause_if_full(&mut self, now: u64, at: usize, priority: usize) {
         let Some(pfc) = self.config.pfc else {
             return;
@@ -339,7 +339,7 @@ impl Switch {
         }
     }
 
-    /// What a frame took is free again.
+    /// Returns a departed frame's credit.
     fn give_back(&mut self, credit: Credit) {
         let Credit {
             from,
@@ -361,7 +361,7 @@ impl Switch {
         }
     }
 
-    /// A MAC control frame has come.
+    /// Handles a MAC control frame.
     fn control(&mut self, now: u64, at: usize, frame: &[u8]) {
         let Some(pauses) = pfc::parse(frame) else {
             return;
@@ -381,7 +381,7 @@ impl Switch {
         self.go_on(now, at);
     }
 
-    /// Does what is due at a port: what has left is free, the next frame begins.
+    /// Runs everything due at a port: returns the credit of a departed frame, begins the next frame.
     fn go_on(&mut self, now: u64, at: usize) {
         let mut touched = vec![at];
         while let Some(at) = touched.pop() {
@@ -405,14 +405,14 @@ impl Switch {
         }
     }
 
-    /// The watchdog looks at a port; other ports that have something to do now.
+    /// Runs the watchdog of a port. Returns other ports that have something to do now.
     fn watch(&mut self, now: u64, at: usize) -> Vec<usize> {
         let Some(limit) = self.config.pfc.and_then(|pfc| pfc.watchdog) else {
             return Vec::new();
         };
         let (limit, mut touched) = (nanoseconds(limit).max(1), Vec::new());
         let since = now.saturating_sub(limit);
-        // What is stuck since the beginning of time is not older than that.
+        // At the beginning of time nothing can be stuck for as long as the limit.
         while let Some(priority) = self.ports[at]
             .egress
             .stuck(now, since)
@@ -435,7 +435,7 @@ impl Switch {
         touched
     }
 
-    /// Does everything that is due.
+    /// Runs everything that is due.
     pub(crate) fn run(&mut self, now: u64) {
         for at in 0..self.ports.len() {
             for priority in 0..PRIORITIES {
@@ -450,7 +450,7 @@ impl Switch {
         }
     }
 
-    /// When something is due next.
+    /// Returns the time of the next event.
     pub(crate) fn next_due(&self) -> Option<u64> {
         let limit = self
             .config
@@ -466,7 +466,7 @@ impl Switch {
         self.ports.iter().filter_map(of_port).min()
     }
 
-    /// A frame that begins to leave.
+    /// Returns the next departing frame.
     pub(crate) fn take_departure(&mut self) -> Option<Departure> {
         self.departures.pop_front()
     }

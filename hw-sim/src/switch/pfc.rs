@@ -1,9 +1,9 @@
-//! Priority flow control (IEEE 802.1Qbb): frames that ask the other end of a cable to be silent in some priorities.
+//! Priority flow control (IEEE 802.1Qbb): frames that pause the peer in some priorities.
 //!
-//! A MAC control frame has the address 01:80:c2:00:00:01, which no bridge forwards, ethertype 0x8808, opcode 0x0101, a
-//! bit for each priority it speaks of, and for each of them a time in quanta of 512 bits at the port's rate; 0 ends a
-//! pause. A receiver whose buffer of a priority is above XOFF says so again before the time is over, and when it is
-//! down to XON it ends it.
+//! A MAC control frame has the address 01:80:c2:00:00:01, which no bridge forwards, ethertype 0x8808, opcode 0x0101,
+//! a bit for each priority it names, and for each of them a time in quanta of 512 bits at the port's rate; 0 ends a
+//! pause. A receiver whose buffer of a priority is above XOFF repeats the pause before its time is over, and ends it
+//! when the buffer is down to XON.
 
 use super::classify::PRIORITIES;
 
@@ -13,15 +13,15 @@ const ETHERTYPE: u16 = 0x8808;
 const OPCODE: u16 = 0x0101;
 /// Bits of a quantum.
 const QUANTUM_BITS: u64 = 512;
-/// Shortest frame without a check sequence.
+/// Shortest frame in bytes, without a check sequence.
 const FRAME_BYTES: usize = 60;
-/// The longest pause.
+/// The longest pause, in quanta.
 pub(crate) const LONGEST: u16 = u16::MAX;
 
-/// What a pause frame asks for: quanta, of the priorities that it names.
+/// Requested pauses: quanta of each named priority.
 pub(crate) type Pauses = [Option<u16>; PRIORITIES];
 
-/// Writes a frame that speaks of one priority.
+/// Writes a frame that names one priority.
 pub(crate) fn emit(src: [u8; 6], priority: usize, quanta: u16) -> Vec<u8> {
     let mut frame = Vec::with_capacity(FRAME_BYTES);
     frame.extend(CONTROL);
@@ -37,12 +37,12 @@ pub(crate) fn emit(src: [u8; 6], priority: usize, quanta: u16) -> Vec<u8> {
     frame
 }
 
-/// Whether a frame is MAC control of any kind, which ends at the port that receives it.
+/// Returns whether a frame is MAC control of any kind, which ends at the receiving port.
 pub(crate) fn is_control(frame: &[u8]) -> bool {
     frame.starts_with(&CONTROL)
 }
 
-/// What a frame asks for; none if it is no such frame.
+/// Returns the pauses that a frame requests; `None` for another frame.
 pub(crate) fn parse(frame: &[u8]) -> Option<Pauses> {
     let half = |at: usize| {
         let bytes: &[u8; 2] = frame.get(at..)?.first_chunk()?;
@@ -60,7 +60,7 @@ pub(crate) fn parse(frame: &[u8]) -> Option<Pauses> {
     Some(pauses)
 }
 
-/// How long a pause is at a rate.
+/// Returns the time of a pause at a rate, in ns.
 pub(crate) fn pause_ns(quanta: u16, rate_bps: u64) -> u64 {
     let bits = u128::from(quanta) * u128::from(QUANTUM_BITS);
     u64::try_from(bits * 1_000_000_000 / u128::from(rate_bps.max(1))).unwrap_or(u64::MAX)

@@ -1,6 +1,6 @@
-//! What of a switch's and a port's settings serde has no form for: how it lies in a recording.
+//! Recorded forms of settings of switches and ports for which serde has none.
 
-/// Which bits a port goes by, as the register has it.
+/// The trusted bits, in the register's encoding.
 pub(crate) mod trust {
     use mlx_prm::TrustState;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};

@@ -22,7 +22,7 @@ fn mac(station: u8) -> [u8; 6] {
     [2, 0, 0, 0, 0, station]
 }
 
-/// A frame from one station to another, with an IPv4 header of a code point whose sender listens to marks.
+/// Returns a frame between two stations, with an IPv4 header of a code point, whose sender reacts to marks.
 fn frame(src: u8, dst: [u8; 6], dscp: u8) -> Vec<u8> {
     let mut frame = vec![0; BYTES];
     frame[..6].copy_from_slice(&dst);
@@ -32,7 +32,7 @@ fn frame(src: u8, dst: [u8; 6], dscp: u8) -> Vec<u8> {
     frame
 }
 
-/// What begins to leave by a time, each event at its own: port and time.
+/// Runs every event until a time; returns the departures: port and time.
 fn left(switch: &mut Switch, until: u64) -> Vec<(usize, u64)> {
     let mut left = Vec::new();
     loop {
@@ -47,7 +47,7 @@ fn left(switch: &mut Switch, until: u64) -> Vec<(usize, u64)> {
 }
 
 #[test]
-fn a_frame_is_flooded_until_its_destination_was_heard() {
+fn a_frame_is_flooded_until_its_destination_is_learned() {
     let mut switch = switch(config());
     switch.receive(0, 0, frame(1, mac(2), 0));
     assert_eq!(left(&mut switch, 0), [(1, FRAME_NS), (2, FRAME_NS)]);
@@ -80,7 +80,7 @@ fn a_frame_is_flooded_until_its_destination_was_heard() {
 }
 
 #[test]
-fn addresses_that_are_fixed_are_where_they_were_said_to_be_and_others_may_be_dropped() {
+fn fixed_addresses_stay_and_unknown_ones_may_be_dropped() {
     let mut switch = switch(SwitchConfig {
         unknown: Unknown::Drop,
         ..config()
@@ -93,7 +93,7 @@ fn addresses_that_are_fixed_are_where_they_were_said_to_be_and_others_may_be_dro
 }
 
 #[test]
-fn what_finds_no_room_is_dropped_where_it_was_to_leave() {
+fn a_frame_without_room_is_dropped_at_its_port_of_departure() {
     for (buffer, kept) in [
         (Buffer::Shared(3 * BYTES), 4),
         (Buffer::PerPort(2 * BYTES), 3),
@@ -103,7 +103,7 @@ fn what_finds_no_room_is_dropped_where_it_was_to_leave() {
         for _ in 0..10 {
             switch.receive(0, 0, frame(1, mac(2), 0));
         }
-        // A shared buffer counts the frame on the wire too, until it is out.
+        // A shared buffer counts the frame on the wire too, until it has left.
         let kept = kept - u64::from(buffer == Buffer::Shared(3 * BYTES));
         assert_eq!(switch.counters(2).expect("there").dropped_full, 10 - kept);
         assert_eq!(left(&mut switch, 20 * FRAME_NS).len() as u64, kept);
@@ -112,7 +112,7 @@ fn what_finds_no_room_is_dropped_where_it_was_to_leave() {
 }
 
 #[test]
-fn marks_follow_the_depth_of_the_queue_and_leave_those_alone_who_do_not_listen() {
+fn marks_follow_the_depth_of_the_queue_and_skip_senders_that_do_not_react() {
     let red = Red {
         kmin_bytes: 2 * BYTES,
         kmax_bytes: 6 * BYTES,
@@ -172,7 +172,7 @@ fn a_sender_is_paused_above_xoff_and_goes_on_at_xon_and_headroom_holds_what_was_
         switch.run(due);
     }
     let out = (2, None);
-    // Six frames, and the end of the pause when four of them are out, and the fifth has begun.
+    // Six frames; the pause ends when four of them have left, and the fifth has begun.
     let expected = [
         out,
         (0, Some(u16::MAX)),
@@ -208,7 +208,7 @@ fn a_pause_is_repeated_while_it_holds() {
 }
 
 #[test]
-fn a_watchdog_throws_away_what_has_waited_too_long() {
+fn a_watchdog_drops_frames_that_have_waited_too_long() {
     let mut switch = switch(pausing(Some(Duration::from_millis(1))));
     assert!(switch.fix(mac(2), 2));
     switch.receive(0, 2, pfc::emit(mac(2), 3, u16::MAX));

@@ -33,16 +33,16 @@ impl<T: AsRef<[u8]>> AethPacket<T> {
     }
 }
 
-/// Why a responder refuses.
+/// Reason for which a responder refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NakCode {
     /// A packet is missing; resume at the PSN of the NAK.
     Sequence,
-    /// The request is one the responder cannot accept.
+    /// The responder cannot accept the request.
     InvalidRequest,
     /// The key does not grant the access.
     RemoteAccess,
-    /// The responder failed while it carried the request out.
+    /// The responder failed while executing the request.
     RemoteOperational,
     /// The RD request is invalid; never sent here.
     InvalidRd,
@@ -60,7 +60,7 @@ impl NakCode {
     }
 }
 
-/// What an acknowledgement says.
+/// Meaning of an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AckSyndrome {
     /// Received. The five bits are the credit count; 31: credits are not used.
@@ -104,7 +104,7 @@ impl AckSyndrome {
 /// An AETH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AethRepr {
-    /// What the responder says.
+    /// The responder's answer.
     pub syndrome: AckSyndrome,
     /// Message sequence number: requests completed so far, 24 bits.
     pub msn: u32,

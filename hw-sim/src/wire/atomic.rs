@@ -78,7 +78,7 @@ impl AtomicEthRepr {
     }
 }
 
-/// An AtomicAckETH: what stood in memory before the operation.
+/// An AtomicAckETH: the value in memory before the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicAckEthRepr {
     /// The original value.

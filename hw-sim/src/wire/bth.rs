@@ -85,7 +85,7 @@ impl<T: AsRef<[u8]>> BthPacket<T> {
 pub struct BthRepr {
     /// Opcode.
     pub opcode: Opcode,
-    /// Ask the peer's consumer for an event.
+    /// Ask for an event at the peer's consumer.
     pub solicited: bool,
     /// Migration state: true when migrated, as all queue pairs here are.
     pub migrated: bool,
@@ -99,7 +99,7 @@ pub struct BthRepr {
     pub becn: bool,
     /// Destination queue pair, 24 bits.
     pub dest_qpn: u32,
-    /// The requester wants an acknowledgement of this packet.
+    /// The requester asks for an acknowledgement of this packet.
     pub ack_request: bool,
     /// Packet sequence number.
     pub psn: Psn,
@@ -109,9 +109,9 @@ impl BthRepr {
     /// Header length.
     pub const BYTES: usize = 12;
 
-    /// What differs between ordinary packets. The rest is: nobody asks for an event or an acknowledgement, the state is
-    /// migrated, the partition is the default one, no congestion was met, and the padding is left to
-    /// [`Packet::emit`](super::Packet::emit), which knows the payload.
+    /// Returns a header with the fields in which ordinary packets differ. The rest is: no solicited event, no
+    /// acknowledge request, migrated, default partition, no congestion; the padding is set by
+    /// [`Packet::emit`](super::Packet::emit), which has the payload.
     #[must_use]
     pub const fn new(opcode: Opcode, dest_qpn: u32, psn: Psn) -> Self {
         Self {
@@ -128,8 +128,8 @@ impl BthRepr {
         }
     }
 
-    /// Reads the header; refuses other versions and undefined opcodes. Reserved bits are ignored,
-    /// as the specification demands of receivers.
+    /// Reads the header; refuses other versions and undefined opcodes. Reserved bits are ignored, as the
+    /// specification requires of receivers.
     ///
     /// # Errors
     /// [`WireError::Malformed`]: another version. [`WireError::Opcode`]: an undefined opcode.

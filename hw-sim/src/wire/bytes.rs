@@ -1,6 +1,6 @@
 //! Big-endian fields in byte slices, for header views whose length was checked.
 
-/// `N` bytes at `at`.
+/// Returns `N` bytes at `at`.
 pub(super) fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut out = [0; N];
     // PANIC: header views compare the length with the header's before they read any field.
@@ -25,18 +25,18 @@ pub(super) fn be64(bytes: &[u8], at: usize) -> u64 {
     u64::from_be_bytes(array(bytes, at))
 }
 
-/// Writes `value` at `at`; for emitting, where the buffer is ours.
+/// Writes `value` at `at`, into a buffer of our own.
 pub(super) fn put<const N: usize>(bytes: &mut [u8], at: usize, value: [u8; N]) {
     bytes[at..at + N].copy_from_slice(&value);
 }
 
-/// The low 24 bits of `value`, big-endian.
+/// Returns the low 24 bits of `value`, big-endian.
 pub(super) fn low24(value: u32) -> [u8; 3] {
     let [_, a, b, c] = value.to_be_bytes();
     [a, b, c]
 }
 
-/// The Internet checksum's sum (RFC 1071): one's complement, folded, not yet inverted.
+/// Returns the Internet checksum's sum (RFC 1071): one's complement, folded, not yet inverted.
 pub(crate) fn ones_complement_sum(bytes: &[u8]) -> u16 {
     let (pairs, rest) = bytes.as_chunks::<2>();
     let mut sum: u64 = pairs
@@ -53,7 +53,7 @@ pub(crate) fn ones_complement_sum(bytes: &[u8]) -> u16 {
     u16::try_from(sum).unwrap_or(u16::MAX)
 }
 
-/// An Internet checksum after a word of what it covers has changed (RFC 1624, equation 3).
+/// Returns an Internet checksum after a covered word has changed (RFC 1624, equation 3).
 pub(crate) fn updated_checksum(checksum: u16, before: u16, after: u16) -> u16 {
     let words = [!checksum, !before, after].map(u16::to_be_bytes);
     !ones_complement_sum(words.as_flattened())

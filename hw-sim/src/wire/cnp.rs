@@ -1,11 +1,11 @@
 //! Congestion notification packets (RoCE v2 annex A17, section 17.9.3): a BTH with an opcode of its own and BECN set,
-//! and sixteen bytes of zeros. They name the queue pair that is to slow down, and nothing else.
+//! and sixteen zero bytes. Their only content is the queue pair that is to slow down.
 
 use super::bytes::{low24, put};
 use super::icrc;
 use super::{BthPacket, BthRepr, DEFAULT_PKEY, EthRepr, Link, Network, WireError};
 
-/// Its opcode, outside of all transports.
+/// Opcode of a notification, outside of all transports.
 pub const CNP: u8 = 0x81;
 const RESERVED_BYTES: usize = 16;
 const BECN: u8 = 0x40;
@@ -28,16 +28,17 @@ pub fn emit_cnp(eth: &EthRepr, network: &Network, dest_qpn: u32) -> Vec<u8> {
     frame[bth + 4] = BECN;
     put(&mut frame, bth + 5, low24(dest_qpn));
     let end = frame.len() - icrc::BYTES;
-    // Never `None`: all the headers stand before `end`.
+    // Never `None`: all the headers lie before `end`.
     let crc = icrc::compute(network.encapsulation(), &frame[start..end]).unwrap_or_default();
     put(&mut frame, end, crc);
     frame
 }
 
-/// The queue pair that a notification is for. The caller has found the opcode in a frame whose other headers hold.
+/// Returns the queue pair that a notification names. The caller has found the opcode in a frame whose other headers
+/// are valid.
 ///
 /// # Errors
-/// [`WireError`]: the frame is another one, or ends too early.
+/// [`WireError`]: the frame is no notification, or ends too early.
 pub fn parse_cnp(frame: &[u8]) -> Result<u32, WireError> {
     let eth = EthRepr::parse(frame)?;
     let packet = &frame[eth.buffer_len()..];
@@ -50,7 +51,7 @@ pub fn parse_cnp(frame: &[u8]) -> Result<u32, WireError> {
     Ok(bth.dest_qpn())
 }
 
-/// Whether a link is one that carries notifications.
+/// Returns the Ethernet header of a link, which alone carries notifications.
 pub(crate) const fn ethernet(link: &Link) -> Option<&EthRepr> {
     match link {
         Link::Ethernet(eth) => Some(eth),

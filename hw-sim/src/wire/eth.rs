@@ -18,7 +18,7 @@ pub struct Vlan {
 }
 
 impl Vlan {
-    /// What tag control information says of priority and VLAN.
+    /// Returns priority and VLAN of a tag control information.
     #[must_use]
     pub const fn of_control(control: u16) -> Self {
         let [high, _] = control.to_be_bytes();
@@ -28,7 +28,7 @@ impl Vlan {
         }
     }
 
-    /// Tag control information (IEEE 802.1Q): the priority, no drop eligibility, the identifier.
+    /// Returns the tag control information (IEEE 802.1Q): the priority, no drop eligibility, the identifier.
     #[must_use]
     pub fn control(self) -> u16 {
         u16::from(self.priority & 7) << 13 | (self.id & 0x0fff)
@@ -44,15 +44,15 @@ pub struct EthRepr {
     pub src: [u8; 6],
     /// 802.1Q tag.
     pub vlan: Option<Vlan>,
-    /// Ethertype of what follows.
+    /// Ethertype of the payload.
     pub ethertype: u16,
 }
 
 impl EthRepr {
-    /// Reads the header of a frame of this function's protocols, which have one customer's tag at the most.
+    /// Reads the header of a frame of this function's protocols, with at most one customer tag.
     ///
     /// # Errors
-    /// [`WireError::Truncated`]: fewer bytes than the header has. [`WireError::NotRoce`]: more tags, or others.
+    /// [`WireError::Truncated`]: fewer bytes than the header has. [`WireError::NotRoce`]: more tags, or other ones.
     pub fn parse(frame: &[u8]) -> Result<Self, WireError> {
         let truncated = WireError::Truncated("Ethernet header");
         let headers = FrameHeaders::of(frame).ok_or(truncated)?;
@@ -72,7 +72,7 @@ impl EthRepr {
         }
     }
 
-    /// Length of the header in bytes.
+    /// Returns the length of the header in bytes.
     pub const fn buffer_len(&self) -> usize {
         if self.vlan.is_some() {
             TAGGED_BYTES

@@ -1,12 +1,12 @@
-//! Where the headers of an Ethernet frame lie.
+//! Location of the headers of an Ethernet frame.
 //!
-//! A frame comes from a peer or from software, so any bytes are a frame: what cannot be recognized is
-//! not there, and nothing is refused. Recognized are up to two VLAN tags, IPv4 and IPv6 without
-//! extension headers, TCP and UDP behind the first fragment only if it is the only one. Lengths that
-//! IP and UDP state are believed as far as the frame reaches ([`Ip::whole`] says whether it does).
+//! A frame comes from a peer or from software, so any bytes are a frame: unrecognized headers are treated as absent,
+//! and nothing is refused. Recognized are up to two VLAN tags, IPv4 and IPv6 without extension headers, and TCP and
+//! UDP in unfragmented packets. Lengths in IP and UDP headers are used up to the end of the frame ([`Ip::whole`]
+//! tells if the frame reaches that far).
 //!
-//! Whoever looks for a header of a frame finds it here: switches, steering, and the RDMA half, which then checks every
-//! field of what it takes for its own ([`Packet::parse`](super::Packet::parse)).
+//! All parts of the simulator locate headers here: switches, steering, and the RDMA half, which then checks every
+//! field of its own packets ([`Packet::parse`](super::Packet::parse)).
 
 use super::{ETHERTYPE_ROCE_V1, ROCE_PORT, Vlan};
 
@@ -59,13 +59,13 @@ pub enum IpVersion {
 pub struct Ip {
     /// Version.
     pub version: IpVersion,
-    /// Where it begins in the frame.
+    /// Offset in the frame.
     pub at: usize,
-    /// Bytes of it, IPv4 options included.
+    /// Length in bytes, IPv4 options included.
     pub header_bytes: usize,
-    /// Where the packet ends in the frame.
+    /// Offset of the packet's end in the frame.
     pub end: usize,
-    /// The frame holds as much as the header states.
+    /// True if the frame contains the whole length that the header states.
     pub whole: bool,
     /// Protocol, or next header.
     pub protocol: u8,
@@ -73,7 +73,7 @@ pub struct Ip {
     pub traffic_class: u8,
     /// Time to live, or hop limit.
     pub ttl: u8,
-    /// It is a fragment of a packet.
+    /// True for a fragment of a packet.
     pub fragment: bool,
     /// Source; IPv4 in the last four bytes.
     pub src: [u8; 16],
@@ -96,11 +96,11 @@ pub enum Protocol {
 /// A TCP or UDP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transport {
-    /// Which.
+    /// Protocol.
     pub protocol: Protocol,
-    /// Where it begins in the frame.
+    /// Offset in the frame.
     pub at: usize,
-    /// Bytes of it, options included.
+    /// Length in bytes, options included.
     pub header_bytes: usize,
     /// Source port.
     pub sport: u16,
@@ -109,7 +109,7 @@ pub struct Transport {
 }
 
 impl Transport {
-    /// Where in the header the checksum is.
+    /// Returns the offset of the checksum in the frame.
     pub const fn checksum_at(&self) -> usize {
         self.at
             + match self.protocol {
@@ -119,7 +119,7 @@ impl Transport {
     }
 }
 
-/// What was recognized of a frame.
+/// The recognized headers of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Headers {
     /// Destination address.
@@ -130,7 +130,7 @@ pub struct Headers {
     pub tag: Option<Tag>,
     /// Ethertype behind the tags.
     pub ethertype: u16,
-    /// Where what the ethertype names begins.
+    /// Offset of the payload that the ethertype names.
     pub payload_at: usize,
     /// IP.
     pub ip: Option<Ip>,
@@ -139,7 +139,7 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// Looks at a frame; none if it is too short for an Ethernet header.
+    /// Recognizes the headers of a frame; returns `None` if it is too short for an Ethernet header.
     pub fn of(frame: &[u8]) -> Option<Self> {
         let mut ethertype = be16(frame, 12)?;
         let mut at = ETHERNET_BYTES;
@@ -174,7 +174,7 @@ impl Headers {
         })
     }
 
-    /// The outermost tag, if it is a customer's.
+    /// Returns the outermost tag, if it is a customer's.
     pub const fn vlan(&self) -> Option<Vlan> {
         match self.tag {
             Some(Tag {
@@ -185,14 +185,14 @@ impl Headers {
         }
     }
 
-    /// The UDP header of a RoCE v2 packet, whatever is wrong with it.
+    /// Returns the UDP header of a RoCE v2 packet, valid or not.
     pub fn roce_v2(&self) -> Option<&Transport> {
         self.transport
             .as_ref()
             .filter(|transport| transport.protocol == Protocol::Udp && transport.dport == ROCE_PORT)
     }
 
-    /// Sent to a group, or to all.
+    /// Returns whether it is for a group, or for all stations.
     pub const fn is_multicast(&self) -> bool {
         self.dst[0] & 1 == 1
     }
@@ -281,7 +281,7 @@ fn be16(from: &[u8], at: usize) -> Option<u16> {
     bytes(from, at).map(u16::from_be_bytes)
 }
 
-/// Whether a frame is a RoCE packet, whatever is wrong with it.
+/// Returns whether a frame is a RoCE packet, valid or not.
 pub fn is_roce(frame: &[u8]) -> bool {
     Headers::of(frame).is_some_and(|headers| {
         headers.ethertype == ETHERTYPE_ROCE_V1 || headers.roce_v2().is_some()

@@ -1,5 +1,5 @@
-//! Global route header (IBTA volume 1, section 8.3): the network layer of RoCE v1, and the form in
-//! which a datagram's addresses reach the receive buffer.
+//! Global route header (IBTA volume 1, section 8.3): the network layer of RoCE v1, and the form of a datagram's
+//! addresses in the receive buffer.
 
 use super::bytes::put;
 use super::ipv6::emit_common;

@@ -9,13 +9,13 @@ use super::{
 /// Length of an ImmDt, IETH or XRCETH header.
 const WORD: usize = 4;
 
-/// The extension headers of a packet, in wire order. Which of them exist follows from the opcode;
-/// [`Headers::fit`] says whether these are the ones.
+/// The extension headers of a packet, in wire order. The opcode determines which of them exist; [`Headers::fit`]
+/// checks that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Headers {
     /// Datagram header.
     pub deth: Option<DethRepr>,
-    /// Number of the XRC SRQ that a request of that transport is for (XRCETH; IBTA volume 1, annex A14).
+    /// Number of the XRC SRQ for a request of that transport (XRCETH; IBTA volume 1, annex A14).
     pub xrc_srq: Option<u32>,
     /// RDMA header.
     pub reth: Option<RethRepr>,
@@ -27,7 +27,7 @@ pub struct Headers {
     pub atomic_ack: Option<AtomicAckEthRepr>,
     /// Immediate data, in wire order.
     pub immediate: Option<[u8; 4]>,
-    /// Key the responder shall invalidate.
+    /// Key that the responder is to invalidate.
     pub invalidate: Option<u32>,
 }
 
@@ -44,7 +44,7 @@ impl Headers {
         invalidate: None,
     };
 
-    /// Whether these are exactly the headers of `opcode`.
+    /// Returns whether these are exactly the headers of `opcode`.
     pub fn fit(&self, opcode: Opcode) -> bool {
         let operation = opcode.operation();
         self.deth.is_some() == (opcode.transport() == Transport::Ud)
@@ -57,7 +57,7 @@ impl Headers {
             && self.invalidate.is_some() == operation.has_invalidate()
     }
 
-    /// Reads the headers of `opcode` from the start of `bytes`; returns what follows them.
+    /// Reads the headers of `opcode` from the start of `bytes`; returns the bytes behind them.
     ///
     /// # Errors
     /// [`WireError::Truncated`]: the bytes end inside a header. [`WireError::Malformed`]: a reserved AETH syndrome.
@@ -72,7 +72,7 @@ impl Headers {
             if bytes.len() < WORD {
                 return Err(WireError::Truncated("XRCETH"));
             }
-            // The upper byte is reserved: sent as zero, not looked at.
+            // The upper byte is reserved: sent as zero, ignored on reception.
             headers.xrc_srq = Some(be32(bytes, 0) & 0x00ff_ffff);
             bytes = &bytes[WORD..];
         }
@@ -106,7 +106,7 @@ impl Headers {
         Ok((headers, bytes))
     }
 
-    /// Length of all headers in bytes.
+    /// Returns the length of all headers in bytes.
     pub fn buffer_len(&self) -> usize {
         self.deth.map_or(0, |_| DethRepr::BYTES)
             + self.xrc_srq.map_or(0, |_| WORD)
@@ -155,7 +155,7 @@ impl Headers {
     }
 }
 
-/// Requests of the extended reliable connection say which shared receive queue they are for.
+/// Returns whether packets have an XRCETH: requests of the extended reliable connection name a shared receive queue.
 const fn has_xrceth(opcode: Opcode) -> bool {
     matches!(opcode.transport(), Transport::Xrc) && !opcode.operation().is_response()
 }

@@ -1,9 +1,9 @@
 //! The invariant CRC: the last four bytes of every RoCE packet (IBTA volume 1, section 7.8.1, and
 //! annex A17 for RoCE v2).
 //!
-//! It is the CRC-32 of Ethernet over everything that no router changes. What routers may change is
-//! replaced by ones before computing, and eight bytes of ones stand for the LRH that RoCE does not
-//! have; on InfiniBand the LRH itself is covered:
+//! It is the CRC-32 of Ethernet over everything that no router changes. Fields that routers may change are replaced
+//! by ones before computing, and eight bytes of ones stand for the LRH that RoCE does not have; on InfiniBand the LRH
+//! itself is covered:
 //!
 //! | header | replaced by ones |
 //! |---|---|
@@ -21,7 +21,7 @@ use super::{BthRepr, GrhRepr, Ipv4Repr, Ipv6Repr, LrhRepr, UdpRepr};
 /// Bytes of an ICRC.
 pub const BYTES: usize = 4;
 
-/// Which headers stand before the BTH.
+/// Headers in front of the BTH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encapsulation {
     /// InfiniBand, LRH alone.
@@ -36,8 +36,8 @@ pub enum Encapsulation {
     Ipv6Udp,
 }
 
-/// Computes the ICRC of `packet`, which begins with the network header (InfiniBand: the LRH) and ends where the ICRC
-/// would begin. Returns it in wire order, or nothing if the headers are not all there.
+/// Computes the ICRC of `packet`, which begins with the network header (InfiniBand: the LRH) and ends in front of the
+/// ICRC. Returns it in wire order, or `None` if a header is incomplete.
 pub fn compute(encapsulation: Encapsulation, packet: &[u8]) -> Option<[u8; BYTES]> {
     let network = match encapsulation {
         Encapsulation::Local => LrhRepr::BYTES,
@@ -85,7 +85,7 @@ pub fn compute(encapsulation: Encapsulation, packet: &[u8]) -> Option<[u8; BYTES
     Some(wire)
 }
 
-/// Traffic class, flow label and hop limit.
+/// Replaces traffic class, flow label and hop limit by ones.
 fn mask_ipv6(header: &mut [u8]) {
     header[0] |= 0x0f;
     put(header, 1, [0xff; 3]);

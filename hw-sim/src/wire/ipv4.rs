@@ -27,7 +27,7 @@ impl<T: AsRef<[u8]>> Ipv4Packet<T> {
         Ok(Self { buffer })
     }
 
-    /// 4.
+    /// Version, 4 in a valid header.
     pub fn version(&self) -> u8 {
         self.buffer.as_ref()[0] >> 4
     }
@@ -67,7 +67,7 @@ impl<T: AsRef<[u8]>> Ipv4Packet<T> {
         self.buffer.as_ref()[9]
     }
 
-    /// Whether the checksum over the fixed header holds.
+    /// Returns whether the checksum over the fixed header is right.
     pub fn checksum_holds(&self) -> bool {
         ones_complement_sum(&self.buffer.as_ref()[..Ipv4Repr::BYTES]) == 0xffff
     }
@@ -94,7 +94,7 @@ pub struct Ipv4Repr {
     pub tos: u8,
     /// Identification.
     pub ident: u16,
-    /// Whether routers may fragment.
+    /// True if routers may not fragment.
     pub dont_fragment: bool,
     /// Time to live.
     pub ttl: u8,

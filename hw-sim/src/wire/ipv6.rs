@@ -22,7 +22,7 @@ impl<T: AsRef<[u8]>> Ipv6Packet<T> {
         Ok(Self { buffer })
     }
 
-    /// 6.
+    /// Version, 6 in a valid header.
     pub fn version(&self) -> u8 {
         self.buffer.as_ref()[0] >> 4
     }
@@ -116,7 +116,7 @@ impl Ipv6Repr {
     }
 }
 
-/// The first word, which IPv6 and the GRH share: version 6, traffic class, flow label.
+/// Writes the first word, common to IPv6 and the GRH: version 6, traffic class, flow label.
 pub(super) fn emit_common(out: &mut [u8], traffic_class: u8, flow_label: u32) {
     let word = 6 << 28 | u32::from(traffic_class) << 20 | (flow_label & 0xf_ffff);
     put(out, 0, word.to_be_bytes());

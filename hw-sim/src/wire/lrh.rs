@@ -1,5 +1,5 @@
-//! Local route header (IBTA volume 1, section 7.7) and the two checksums' link part: what an
-//! InfiniBand port puts around the transport where Ethernet has its header.
+//! Local route header (IBTA volume 1, section 7.7) and the variant CRC: the link-level parts of an InfiniBand packet,
+//! in place of the Ethernet header.
 
 use super::WireError;
 use super::bytes::{array, be16, put};
@@ -47,7 +47,7 @@ impl<T: AsRef<[u8]>> LrhPacket<T> {
         self.buffer.as_ref()[1] >> 4
     }
 
-    /// Which header follows.
+    /// Code of the next header.
     pub fn next_header(&self) -> u8 {
         self.buffer.as_ref()[1] & 3
     }
@@ -72,7 +72,7 @@ impl<T: AsRef<[u8]>> LrhPacket<T> {
 /// An LRH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LrhRepr {
-    /// Virtual lane, 4 bits; 15 is the subnet manager's.
+    /// Virtual lane, 4 bits; 15 is reserved to subnet management.
     pub vl: u8,
     /// Service level, 4 bits.
     pub sl: u8,
@@ -125,7 +125,7 @@ impl LrhRepr {
     }
 }
 
-/// The variant CRC over everything from the LRH to the ICRC, in wire order.
+/// Returns the variant CRC over everything from the LRH to the ICRC, in wire order.
 pub fn vcrc(packet: &[u8]) -> [u8; VCRC_BYTES] {
     let crc = packet.iter().fold(0xffff_u16, |crc, &byte| {
         (0..8).fold(crc ^ u16::from(byte), |crc, _| {

@@ -1,27 +1,27 @@
-//! Packets: what queue pairs say to each other.
+//! Packets between queue pairs.
 //!
-//! A frame is read from the outside in. [`Packet::parse`] takes it apart down to the payload and
-//! checks every length, the IPv4 header checksum and the invariant CRC on the way; [`Packet::emit`]
-//! is its inverse. Both RoCE encapsulations exist:
+//! A frame is read from the outside in. [`Packet::parse`] parses it down to the payload and checks every length, the
+//! IPv4 header checksum and the invariant CRC on the way; [`Packet::emit`] is its inverse. Both RoCE encapsulations
+//! exist:
 //!
 //! ```text
 //! v2  Ethernet [802.1Q] | IPv4 or IPv6 | UDP 4791 | BTH | extension headers | payload | pad | ICRC
 //! v1  Ethernet [802.1Q] | GRH                     | BTH | extension headers | payload | pad | ICRC
 //! ```
 //!
-//! An InfiniBand port speaks the same transport without Ethernet:
+//! An InfiniBand port uses the same transport without Ethernet:
 //!
 //! ```text
 //! IB  LRH [GRH] | BTH | extension headers | payload | pad | ICRC | VCRC
 //! ```
 //!
-//! Each header has two levels. A view (`BthPacket<T>`) is fields over bytes: `new_checked` compares
-//! the length once, after which no getter can panic, whatever the bytes are. A representation
-//! (`BthRepr`) is meaning: `parse` refuses what no RoCE packet says, `emit` writes every byte of the
-//! header. Which extension headers a packet has follows from its [`Opcode`] alone, see [`Headers`].
+//! Each header has two levels. A view (`BthPacket<T>`) is fields over bytes: `new_checked` checks the length once,
+//! after which no getter can panic, whatever the bytes are. A representation (`BthRepr`) is meaning: `parse` refuses
+//! values that no RoCE packet has, `emit` writes every byte of the header. The extension headers of a packet follow
+//! from its [`Opcode`] alone, see [`Headers`].
 //!
-//! The UDP checksum is sent as zero, for IPv6 too (RFC 6935 permits it; the RoCEv2 annex asks for
-//! it), and not looked at on arrival: the ICRC covers more, and covers it better.
+//! The UDP checksum is sent as zero, for IPv6 too (RFC 6935 permits it; the RoCEv2 annex requires it), and not
+//! checked on arrival: the ICRC covers more, and is stronger.
 //!
 //! Absent on purpose: IP options, fragments and IPv6 extension headers (RoCE has none; such packets
 //! are refused), reliable datagrams, raw packets.
@@ -68,22 +68,22 @@ pub use udp::{ROCE_PORT, UdpPacket, UdpRepr};
 
 use thiserror::Error;
 
-/// Why a frame was not understood.
+/// Reason for which a frame could not be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum WireError {
     /// The bytes end inside a header, or before the length a header promises.
     #[error("truncated {0}")]
     Truncated(&'static str),
-    /// A well-formed frame of some other protocol.
+    /// A well-formed frame of another protocol.
     #[error("not RoCE")]
     NotRoce,
-    /// A field holds what no RoCE packet says there.
+    /// A field has a value that no RoCE packet has.
     #[error("malformed {0}")]
     Malformed(&'static str),
     /// The IPv4 header checksum is wrong.
     #[error("IPv4 header checksum")]
     Checksum,
-    /// A BTH opcode that is reserved, or of a transport nobody here speaks.
+    /// A BTH opcode that is reserved, or of a transport not supported here.
     #[error("BTH opcode {0:#04x}")]
     Opcode(u8),
     /// The invariant CRC is wrong: the packet was damaged on its way.

@@ -24,7 +24,7 @@ impl Transport {
     }
 }
 
-/// What a packet does.
+/// Operation of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the specification's names say it")]
 #[repr(u8)]
@@ -81,7 +81,7 @@ impl Operation {
         Self::SendOnlyInvalidate,
     ];
 
-    /// Sent by the responder, to the requester.
+    /// Returns whether the responder sends it, to the requester.
     pub const fn is_response(self) -> bool {
         matches!(
             self,
@@ -94,7 +94,7 @@ impl Operation {
         )
     }
 
-    /// An RDMA WRITE, or a part of one.
+    /// Returns whether it is an RDMA WRITE, or a part of one.
     pub const fn is_write(self) -> bool {
         matches!(
             self,
@@ -107,12 +107,12 @@ impl Operation {
         )
     }
 
-    /// A request whose answer carries data.
+    /// Returns whether it is a request whose answer carries data.
     pub const fn is_read_or_atomic(self) -> bool {
         matches!(self, Self::ReadRequest | Self::CompareSwap | Self::FetchAdd)
     }
 
-    /// A request packet that may come when no message is in progress.
+    /// Returns whether it is a request packet that may arrive when no message is in progress.
     pub const fn begins_message(self) -> bool {
         self.is_read_or_atomic()
             || matches!(
@@ -127,7 +127,7 @@ impl Operation {
             )
     }
 
-    /// The second or a later packet of a SEND.
+    /// Returns whether it is the second or a later packet of a SEND.
     pub const fn continues_send(self) -> bool {
         matches!(
             self,
@@ -135,7 +135,7 @@ impl Operation {
         )
     }
 
-    /// The second or a later packet of an RDMA WRITE.
+    /// Returns whether it is the second or a later packet of an RDMA WRITE.
     pub const fn continues_write(self) -> bool {
         matches!(
             self,
@@ -143,7 +143,7 @@ impl Operation {
         )
     }
 
-    /// The last packet of a request message.
+    /// Returns whether it is the last packet of a request message.
     pub const fn ends_message(self) -> bool {
         !self.is_response()
             && !matches!(
@@ -152,7 +152,7 @@ impl Operation {
             )
     }
 
-    /// Carries immediate data.
+    /// Returns whether it carries immediate data.
     pub const fn has_immediate(self) -> bool {
         matches!(
             self,
@@ -163,17 +163,17 @@ impl Operation {
         )
     }
 
-    /// Carries a key to invalidate.
+    /// Returns whether it carries a key to invalidate.
     pub const fn has_invalidate(self) -> bool {
         matches!(self, Self::SendLastInvalidate | Self::SendOnlyInvalidate)
     }
 
-    /// Carries an AETH.
+    /// Returns whether it carries an AETH.
     pub const fn has_aeth(self) -> bool {
         self.is_response() && !matches!(self, Self::ReadResponseMiddle)
     }
 
-    /// Carries a RETH.
+    /// Returns whether it carries a RETH.
     pub const fn has_reth(self) -> bool {
         matches!(
             self,
@@ -181,13 +181,13 @@ impl Operation {
         )
     }
 
-    /// Carries an AtomicETH.
+    /// Returns whether it carries an AtomicETH.
     pub const fn has_atomic(self) -> bool {
         matches!(self, Self::CompareSwap | Self::FetchAdd)
     }
 }
 
-/// A BTH opcode that exists.
+/// A defined BTH opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Opcode {
     transport: Transport,
@@ -195,7 +195,7 @@ pub struct Opcode {
 }
 
 impl Opcode {
-    /// An opcode of the reliable connection.
+    /// Returns an opcode of the reliable connection.
     pub const fn rc(operation: Operation) -> Self {
         Self {
             transport: Transport::Rc,
@@ -203,7 +203,7 @@ impl Opcode {
         }
     }
 
-    /// An opcode of the extended reliable connection.
+    /// Returns an opcode of the extended reliable connection.
     pub const fn xrc(operation: Operation) -> Self {
         Self {
             transport: Transport::Xrc,
@@ -211,12 +211,12 @@ impl Opcode {
         }
     }
 
-    /// An opcode of the unreliable connection, where only sends and writes exist.
+    /// Returns an opcode of the unreliable connection, which has only sends and writes.
     pub fn uc(operation: Operation) -> Option<Self> {
         Self::new(Transport::Uc, operation)
     }
 
-    /// UD SEND Only, with or without immediate data.
+    /// Returns UD SEND Only, with or without immediate data.
     pub const fn ud(immediate: bool) -> Self {
         let operation = if immediate {
             Operation::SendOnlyImmediate
@@ -246,7 +246,7 @@ impl Opcode {
         })
     }
 
-    /// The opcode with this number, if it is defined for a transport spoken here.
+    /// Returns the opcode with this number, if it is defined for a supported transport.
     pub fn from_bits(bits: u8) -> Option<Self> {
         let transport = [Transport::Rc, Transport::Uc, Transport::Ud, Transport::Xrc]
             .into_iter()
@@ -257,17 +257,17 @@ impl Opcode {
         Self::new(transport, operation)
     }
 
-    /// The number in the BTH.
+    /// Returns the number in the BTH.
     pub const fn bits(self) -> u8 {
         self.transport.bits() | self.operation as u8
     }
 
-    /// Transport service.
+    /// Returns the transport service.
     pub const fn transport(self) -> Transport {
         self.transport
     }
 
-    /// Operation.
+    /// Returns the operation.
     pub const fn operation(self) -> Operation {
         self.operation
     }

@@ -15,8 +15,8 @@ use super::{
 /// Ethertype of RoCE v1.
 pub const ETHERTYPE_ROCE_V1: u16 = 0x8915;
 
-/// What the payload of a frame begins at a multiple of, if its headers may never be written. Copies of it would cross a
-/// cache line every fourth time.
+/// Alignment in bytes of a frame's payload while the headers may stay unwritten. Otherwise copies of the payload
+/// would cross a cache line every fourth time.
 const PAYLOAD_ALIGN: usize = 64;
 
 /// Bytes in front of the payload of a received datagram.
@@ -67,7 +67,7 @@ pub enum Network {
 }
 
 impl Network {
-    /// Ethertype that announces these headers.
+    /// Returns the ethertype of these headers.
     pub const fn ethertype(&self) -> u16 {
         match self {
             Self::Local | Self::Grh(_) => ETHERTYPE_ROCE_V1,
@@ -76,7 +76,7 @@ impl Network {
         }
     }
 
-    /// Source address as a GID; IPv4 as `::ffff:a.b.c.d`, none as zero.
+    /// Returns the source address as a GID; IPv4 as `::ffff:a.b.c.d`, none as zero.
     pub const fn src_gid(&self) -> [u8; 16] {
         match self {
             Self::Local => [0; 16],
@@ -86,7 +86,7 @@ impl Network {
         }
     }
 
-    /// What it says of congestion; RoCE v1 and InfiniBand have no such bits.
+    /// Returns the meaning of its ECN bits; RoCE v1 and InfiniBand have none.
     #[must_use]
     pub const fn ecn(&self) -> Ecn {
         match self {
@@ -96,7 +96,7 @@ impl Network {
         }
     }
 
-    /// Destination address as a GID; none as zero.
+    /// Returns the destination address as a GID; none as zero.
     pub const fn dst_gid(&self) -> [u8; 16] {
         match self {
             Self::Local => [0; 16],
@@ -106,9 +106,8 @@ impl Network {
         }
     }
 
-    /// The network header as it stands in front of a received datagram: a GRH or IPv6 header, or
-    /// an IPv4 header at the end of the area (annex A17, "UD"). Without a header the area is reserved
-    /// all the same.
+    /// Returns the network header as placed in front of a received datagram: a GRH or IPv6 header, or an IPv4 header
+    /// at the end of the area (annex A17, "UD"). Without a header the area is reserved nevertheless.
     pub fn grh_area(&self) -> [u8; GRH_AREA_BYTES] {
         let mut area = [0; GRH_AREA_BYTES];
         match self {
@@ -169,7 +168,7 @@ impl Network {
         }
     }
 
-    /// Reads the headers that `ethertype` announces; returns the bytes from BTH to ICRC.
+    /// Reads the headers of an ethertype; returns their length, and the number of bytes from BTH to ICRC.
     pub(super) fn parse(ethertype: u16, bytes: &[u8]) -> Result<(Self, usize, usize), WireError> {
         match ethertype {
             ETHERTYPE_ROCE_V1 => {
@@ -201,7 +200,7 @@ fn parse_udp(bytes: &[u8], ip_payload_len: u16) -> Result<UdpRepr, WireError> {
     Ok(udp)
 }
 
-/// `::ffff:a.b.c.d`.
+/// Returns `::ffff:a.b.c.d`.
 const fn mapped(ip: [u8; 4]) -> [u8; 16] {
     let [a, b, c, d] = ip;
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
@@ -223,7 +222,7 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// Takes an Ethernet frame apart, checking every length and the ICRC.
+    /// Parses an Ethernet frame, checking every length and the ICRC.
     ///
     /// # Errors
     /// [`WireError`]: the first header, length or CRC that is wrong; [`WireError::NotRoce`] for a frame of another
@@ -232,7 +231,7 @@ impl<'a> Packet<'a> {
         Self::parse_frame(frame, true)
     }
 
-    /// Takes an InfiniBand packet apart, checking every length and both CRCs.
+    /// Parses an InfiniBand packet, checking every length and both CRCs.
     ///
     /// # Errors
     /// [`WireError`], as [`Packet::parse`].
@@ -267,8 +266,8 @@ impl<'a> Packet<'a> {
         )
     }
 
-    /// [`Packet::parse`] without the ICRC: of a frame that has none, and for fuzzing, since behind a CRC nothing would
-    /// be reached.
+    /// [`Packet::parse`] without the check of the ICRC: for a frame that has none, and for fuzzing, which could not
+    /// get past a CRC.
     ///
     /// # Errors
     /// [`WireError`], as [`Packet::parse`], but never [`WireError::Icrc`].
@@ -280,14 +279,14 @@ impl<'a> Packet<'a> {
         let eth = EthRepr::parse(frame)?;
         let packet = &frame[eth.buffer_len()..];
         let (network, headers_len, transport_len) = Network::parse(eth.ethertype, packet)?;
-        // Ethernet may pad short frames: the network header says where the packet ends.
+        // Ethernet may pad short frames: the network header has the packet's length.
         let end = headers_len + transport_len;
         let packet = packet.get(..end).ok_or(WireError::Truncated("packet"))?;
         Self::parse_transport(eth.into(), network, packet, headers_len, check_icrc)
     }
 
-    /// Reads what every link carries. `packet` begins where the ICRC does and ends behind it;
-    /// the BTH is at `start`.
+    /// Reads the part that all links have in common. `packet` begins where the ICRC's coverage does and ends behind
+    /// the ICRC; the BTH is at `start`.
     fn parse_transport(
         link: Link,
         network: Network,
@@ -308,7 +307,7 @@ impl<'a> Packet<'a> {
         let transport = &covered[start..];
         let bth = BthRepr::parse(&BthPacket::new_checked(transport)?)?;
         let (headers, padded) = Headers::parse(bth.opcode, &transport[BthRepr::BYTES..])?;
-        // That is what the padding is for (IBTA volume 1, section 9.2.3).
+        // Padding makes the length a multiple of four (IBTA volume 1, section 9.2.3).
         if !padded.len().is_multiple_of(4) {
             return Err(WireError::Malformed("packet length"));
         }
@@ -329,8 +328,8 @@ impl<'a> Packet<'a> {
     ///
     /// # Panics
     ///
-    /// If the headers are not those of the opcode, or the packet exceeds what an IP length field
-    /// can say: both are bugs of the caller, which segments by path MTU.
+    /// If the headers are not those of the opcode, or the packet exceeds the largest IP length: both are bugs of the
+    /// caller, which segments by path MTU.
     pub fn emit(&self) -> Vec<u8> {
         let outline = self.outline(self.payload.len());
         let mut frame = vec![0; outline.frame_len()];
@@ -341,7 +340,7 @@ impl<'a> Packet<'a> {
         frame
     }
 
-    /// What the frame of this packet will be, with another payload, of `payload_len` bytes.
+    /// Returns the outline of this packet's frame, with another payload, of `payload_len` bytes.
     ///
     /// # Panics
     ///
@@ -362,35 +361,35 @@ impl<'a> Packet<'a> {
         outline
     }
 
-    /// Destination address as a GID.
+    /// Returns the destination address as a GID.
     pub const fn dst_gid(&self) -> [u8; 16] {
         self.network.dst_gid()
     }
 
-    /// Destination queue pair.
+    /// Returns the destination queue pair.
     pub const fn dest_qpn(&self) -> u32 {
         self.bth.dest_qpn
     }
 }
 
-/// What a frame will be whose headers are not written yet: as long as nobody looks at its bytes, they need not be.
+/// Layout of a frame whose headers are not written yet: they are needed only when its bytes are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outline {
     link: Link,
     network: Network,
     bth: BthRepr,
     headers: Headers,
-    /// Bytes in front of the frame in its memory.
+    /// Unused bytes in front of the frame in its memory.
     lead: usize,
-    /// Where the BTH begins in the frame.
+    /// Offset of the BTH in the frame.
     transport: usize,
-    /// Where the payload begins, and how long it is.
+    /// Offset and length of the payload.
     payload: usize,
     payload_len: usize,
 }
 
 impl Outline {
-    /// Finds out where everything is, and says so in the headers.
+    /// Computes all offsets, and sets the lengths in the headers.
     fn measure(&mut self) {
         assert!(
             self.headers.fit(self.bth.opcode),
@@ -418,12 +417,12 @@ impl Outline {
         self.payload = self.transport + headers_len;
     }
 
-    /// Has the frame begin later in its memory: its payload begins where copies of it are fast.
+    /// Moves the frame's start in its memory so that copies of its payload are aligned.
     pub const fn align(&mut self) {
         self.lead = self.payload.wrapping_neg() % PAYLOAD_ALIGN;
     }
 
-    /// Bytes behind those that the ICRC covers, and behind the ICRC.
+    /// Returns the number of bytes behind the ICRC.
     const fn trailer(&self) -> usize {
         match self.link {
             Link::Ethernet(_) => 0,
@@ -431,14 +430,14 @@ impl Outline {
         }
     }
 
-    /// Bytes of the frame.
+    /// Returns the bytes of the frame.
     #[must_use]
     pub const fn frame_len(&self) -> usize {
         let pad = self.payload_len.wrapping_neg() & 3;
         self.payload + self.payload_len + pad + icrc::BYTES + self.trailer()
     }
 
-    /// Bytes of memory that the frame needs.
+    /// Returns the bytes of memory that the frame needs.
     #[must_use]
     pub const fn memory_len(&self) -> usize {
         self.lead + self.frame_len()
@@ -449,21 +448,21 @@ impl Outline {
         start..start + self.payload_len
     }
 
-    /// Where the payload is in memory of that length.
+    /// Returns the payload's place in memory of that length.
     ///
     /// # Panics
-    /// It is shorter.
+    /// The memory is shorter.
     pub fn payload_mut<'f>(&self, memory: &'f mut [u8]) -> &'f mut [u8] {
         &mut memory[self.place()]
     }
 
-    /// The first header.
+    /// Returns the link header.
     #[must_use]
     pub const fn link(&self) -> Link {
         self.link
     }
 
-    /// The packet that the frame is, whose payload is in its place.
+    /// Returns the packet of the frame, whose payload is written already.
     ///
     /// # Panics
     /// The memory is shorter.
@@ -478,15 +477,15 @@ impl Outline {
         }
     }
 
-    /// Writes all that is not payload: what is memory of that length is the frame then. Without `seal` an Ethernet
-    /// frame has no ICRC.
+    /// Writes everything except the payload, which turns memory of that length into the frame. Without `seal` an
+    /// Ethernet frame gets no ICRC.
     ///
     /// # Panics
     /// The memory is shorter.
     pub fn write(&self, frame: &mut Vec<u8>, seal: bool) {
         frame.drain(..self.lead);
         let (start, trailer) = (self.link.buffer_len(), self.trailer());
-        // Headers write what is not zero.
+        // Headers skip their zero fields.
         frame[..self.payload].fill(0);
         frame[self.payload + self.payload_len..].fill(0);
         self.link.emit(frame);
@@ -500,7 +499,7 @@ impl Outline {
             Link::InfiniBand(_) => &frame[..end],
         };
         if seal || trailer > 0 {
-            // Never `None`: all the headers stand before `end`.
+            // Never `None`: all the headers lie before `end`.
             let crc = icrc::compute(covers(&self.link, &self.network), covered).unwrap_or_default();
             put(frame, end, crc);
         }
@@ -512,11 +511,11 @@ impl Outline {
     }
 }
 
-/// A frame on its way out of a function.
+/// A frame that leaves a function.
 #[derive(Clone, Debug)]
 pub(crate) struct Frame {
     bytes: Vec<u8>,
-    /// What it will be, if only its payload is written.
+    /// Its outline, if only its payload is written.
     outline: Option<Outline>,
 }
 
@@ -530,7 +529,7 @@ impl From<Vec<u8>> for Frame {
 }
 
 impl Frame {
-    /// One of which only the payload is written.
+    /// Returns a frame of which only the payload is written.
     pub(crate) const fn outlined(outline: Outline, bytes: Vec<u8>) -> Self {
         Self {
             bytes,
@@ -538,17 +537,17 @@ impl Frame {
         }
     }
 
-    /// What it will be, if its headers are not written, and its bytes.
+    /// Returns outline and memory of a frame whose headers are not written.
     pub(crate) fn outline(&self) -> Option<(&Outline, &[u8])> {
         Some((self.outline.as_ref()?, &self.bytes))
     }
 
-    /// Its memory, whatever is written there.
+    /// Takes its memory, whatever its contents.
     pub(crate) fn take_memory(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.bytes)
     }
 
-    /// Gives it its headers, if it has none, and its ICRC.
+    /// Writes its headers, if they are missing, and its ICRC.
     pub(crate) fn seal(&mut self) {
         match self.outline.take() {
             Some(outline) => outline.write(&mut self.bytes, true),
@@ -556,7 +555,7 @@ impl Frame {
         }
     }
 
-    /// Its bytes, with headers, and without ICRC if it had none.
+    /// Returns its bytes, with headers, and without ICRC if it had none.
     pub(crate) fn into_bytes(mut self) -> Vec<u8> {
         if let Some(outline) = self.outline {
             outline.write(&mut self.bytes, false);
@@ -565,7 +564,7 @@ impl Frame {
     }
 }
 
-/// Gives an Ethernet frame the ICRC that it was emitted without. What is no RoCE packet stays as it is.
+/// Adds the ICRC to an Ethernet frame that was emitted without. A frame that is no RoCE packet stays unchanged.
 pub(crate) fn seal(frame: &mut [u8]) {
     let Ok(packet) = Packet::parse_frame(frame, false) else {
         return;
@@ -583,7 +582,7 @@ pub(crate) fn seal(frame: &mut [u8]) {
     }
 }
 
-/// What the ICRC covers.
+/// Returns the headers that the ICRC covers.
 const fn covers(link: &Link, network: &Network) -> Encapsulation {
     match (link, network) {
         (Link::InfiniBand(_), Network::Grh(_)) => Encapsulation::Global,

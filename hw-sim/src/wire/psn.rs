@@ -7,34 +7,34 @@ pub struct Psn(u32);
 impl Psn {
     const MASK: u32 = (1 << 24) - 1;
 
-    /// The low 24 bits of `value`.
+    /// Returns the low 24 bits of `value`.
     pub const fn new(value: u32) -> Self {
         Self(value & Self::MASK)
     }
 
-    /// As a number below 2^24.
+    /// Returns it as a number below 2^24.
     pub const fn get(self) -> u32 {
         self.0
     }
 
-    /// `n` packets later.
+    /// Returns the PSN `n` packets later.
     #[must_use]
     pub const fn advance(self, n: u32) -> Self {
         Self(self.0.wrapping_add(n) & Self::MASK)
     }
 
-    /// The packet before.
+    /// Returns the PSN of the packet before.
     #[must_use]
     pub const fn previous(self) -> Self {
         Self(self.0.wrapping_sub(1) & Self::MASK)
     }
 
-    /// How far `self` lies ahead of `base`, in `-2^23..2^23`.
+    /// Returns the distance of `self` ahead of `base`, in `-2^23..2^23`.
     pub const fn ahead_of(self, base: Self) -> i32 {
         (self.0.wrapping_sub(base.0) << 8).cast_signed() >> 8
     }
 
-    /// How far `self` lies ahead of `base`, counting upwards only: `0..2^24`.
+    /// Returns the distance of `self` ahead of `base`, counting upwards only: `0..2^24`.
     pub const fn distance_from(self, base: Self) -> u32 {
         self.0.wrapping_sub(base.0) & Self::MASK
     }

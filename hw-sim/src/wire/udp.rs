@@ -39,12 +39,12 @@ impl<T: AsRef<[u8]>> UdpPacket<T> {
         be16(self.buffer.as_ref(), 4)
     }
 
-    /// Whether the length field says that there is no payload, or less.
+    /// Returns whether the length field leaves no payload, or less.
     pub fn is_empty(&self) -> bool {
         usize::from(self.len()) <= UdpRepr::BYTES
     }
 
-    /// Checksum; 0 when the sender did not compute one.
+    /// Checksum; 0 if the sender did not compute one.
     pub fn checksum(&self) -> u16 {
         be16(self.buffer.as_ref(), 6)
     }

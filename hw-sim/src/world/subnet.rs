@@ -1,7 +1,7 @@
 //! InfiniBand switches in the world, and the cables of cards to them.
 
 use super::{Cable, World, side_of};
-use crate::card::Happening;
+use crate::card::CardEvent;
 use crate::link::{Link, LinkFaults};
 use crate::network::End;
 use crate::record::Record;
@@ -10,11 +10,11 @@ use crate::subnet::switch::SubnetSwitch;
 use crate::switched::NotConnected;
 use rand::RngCore;
 
-/// The most switches of a world.
+/// Limit of a world's switches.
 const SWITCHES: usize = 64;
 
 impl World {
-    /// A program manages the subnet: ports wait for it, those that are there begin anew.
+    /// Hands the subnet to a program: ports wait for it, and existing ports restart without a LID.
     pub fn leave_subnet_to_manager(&mut self) {
         self.env.subnet_manager = Manager::Outside;
         for card in &mut self.env.cards {
@@ -22,7 +22,7 @@ impl World {
         }
     }
 
-    /// Puts an InfiniBand switch into the world; its number.
+    /// Adds an InfiniBand switch; returns its number.
     ///
     /// # Errors
     /// [`NotConnected::Port`]: there are too many, or too few or too many ports.
@@ -37,10 +37,10 @@ impl World {
         Ok(number)
     }
 
-    /// Lays a link from a function's card to a port of an InfiniBand switch, counted from 1; its number.
+    /// Connects a function's card to a port of an InfiniBand switch, from 1, by a link; returns its number.
     ///
     /// # Errors
-    /// [`NotConnected::Port`]: there is no such port, or an end has a cable.
+    /// [`NotConnected::Port`]: the port does not exist, or an end has a cable.
     pub fn connect_subnet(
         &mut self,
         nic: usize,
@@ -83,12 +83,12 @@ impl World {
         Ok(self.cables.len() - 1)
     }
 
-    /// A function hears of its port: so does the switch at the other end of its cable.
-    pub(super) fn subnet_hears(&mut self, nic: usize, happening: Happening) {
-        let Happening::Port { up } = happening else {
+    /// Passes a port event of a function on to the switch at the other end of its cable.
+    pub(super) fn pass_port_event(&mut self, nic: usize, card_event: CardEvent) {
+        let CardEvent::Port { up } = card_event else {
             return;
         };
-        // The link of a virtual function is the card's own switch's matter.
+        // The link of a virtual function belongs to the card's own switch.
         if self.nics[nic].seat.is_virtual() {
             return;
         }
@@ -101,7 +101,7 @@ impl World {
         }
     }
 
-    /// A packet has come to a switch.
+    /// Handles a packet that has reached a switch.
     pub(super) fn subnet_receives(&mut self, number: usize, port: usize, frame: Vec<u8>) {
         let Some(switch) = self.subnet.get_mut(number) else {
             return;

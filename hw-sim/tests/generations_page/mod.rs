@@ -1,13 +1,13 @@
-//! The tables of `docs/generations.md`, which tests write and hold the page against.
+//! Tables of `docs/generations.md`, which tests compare with the page.
 //!
-//! With `GENERATIONS_BLESS=1` in the environment a test writes its part of the page anew instead of comparing it.
+//! With `GENERATIONS_BLESS=1` in the environment a test rewrites its part of the page instead.
 
 use std::path::Path;
 
-/// A part of the page is this table. It stands between two marks, comments of the page.
+/// Compares a part of the page, between two marker comments, with this table.
 ///
 /// # Panics
-/// It is not; or the page lacks the marks.
+/// They differ, or the page lacks the markers.
 pub fn keep(part: &str, table: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/generations.md");
     let page = std::fs::read_to_string(&path).expect("docs/generations.md");

@@ -1,5 +1,4 @@
-//! The command transport: what it refuses to deliver, what it is known to accept, how slots come
-//! back.
+//! The command transport: commands it refuses to deliver, commands it is known to accept, the return of slots.
 
 use hw_sim::Fault;
 use mlx_prm::*;
@@ -8,7 +7,7 @@ use zerocopy::IntoBytes;
 
 use crate::bench::{Bench, Failure, modest};
 
-/// Delivery status of a command after its entry was spoiled.
+/// Returns the delivery status of a command after `edit` has damaged its entry.
 fn delivery(edit: impl FnOnce(&Bench, &mut CmdQueueEntry)) -> DeliveryStatus {
     let mut bench = Bench::booted(modest());
     let mut set = SetHcaCapIn::new();
@@ -229,7 +228,7 @@ fn a_doorbell_for_an_entry_software_owns_does_nothing_and_is_noted() {
 
 #[test]
 fn a_doorbell_before_the_firmware_has_booted_is_noted() {
-    // A firmware that listens before it has booted.
+    // Firmware that accepts writes before it has booted.
     let mut bench = Bench::power_on(hw_sim::Profile {
         silent_time: Duration::ZERO,
         deaf_time: Duration::ZERO,
@@ -245,7 +244,7 @@ fn a_doorbell_before_the_firmware_has_booted_is_noted() {
 }
 
 #[test]
-fn without_bus_mastering_nothing_is_fetched_and_the_firmware_dies_of_it() {
+fn a_doorbell_without_bus_mastering_fetches_nothing_and_is_fatal() {
     let mut bench = Bench::ready(modest());
     driver::Device::config_write(&*bench.function, 4, &[0x02, 0x00]);
     let submission = bench.prepare(EnableHcaIn::new().as_bytes(), 12);
@@ -430,7 +429,7 @@ fn a_delayed_command_is_answered_when_its_time_comes() {
 }
 
 #[test]
-fn an_undelivered_command_is_told_by_event_too() {
+fn an_undelivered_command_has_an_event_too() {
     let (mut bench, mut resources) = Bench::usable(modest());
     bench.sim.inject(
         &bench.function,

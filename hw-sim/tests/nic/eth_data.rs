@@ -1,5 +1,5 @@
-//! Frames between two functions: what goes out of a send queue comes into a receive queue, with the offloads that were
-//! asked for, and what does not fit is lost or refused by the device's rules.
+//! Frames between two functions: a send queue's frames arrive in a receive queue, with the requested offloads; frames
+//! that do not fit are lost or refused by the device's rules.
 
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 use hw_sim::{Fault, LinkFaults, Sim, SimConfig};
@@ -16,7 +16,7 @@ use crate::eth_support::*;
 const L3_OK: u8 = 2;
 const L4_OK: u8 = 4;
 
-/// A UDP datagram, its checksums computed by a library we did not write.
+/// Returns a UDP datagram, its checksums computed by an independent library.
 fn udp(from: usize, to: usize, payload: &[u8]) -> Vec<u8> {
     let builder = PacketBuilder::ethernet2(MACS[from], MACS[to])
         .ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64)
@@ -40,7 +40,7 @@ fn tcp6(payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Asserts that the checksums of a frame are those the library computes.
+/// Asserts that the checksums of a frame equal the library's.
 fn assert_good(frame: &[u8]) {
     let packet = SlicedPacket::from_ethernet(frame).unwrap();
     let net = packet.net.unwrap();
@@ -70,7 +70,7 @@ fn assert_good(frame: &[u8]) {
     assert_eq!(sum, computed);
 }
 
-/// The sum of RFC 1071 over `bytes`, folded and not inverted, computed the slow way.
+/// Returns the sum of RFC 1071 over `bytes`, folded and not inverted, by a naive computation.
 fn sum_of(bytes: &[u8]) -> u16 {
     let mut sum: u32 = 0;
     for pair in bytes.chunks(2) {
@@ -81,7 +81,7 @@ fn sum_of(bytes: &[u8]) -> u16 {
 }
 
 #[test]
-fn a_frame_arrives_whole_and_both_sides_are_told() {
+fn a_frame_arrives_whole_and_completes_on_both_sides() {
     let (_sim, mut a, mut b) = pair();
     b.post_receives(2);
     let frame = plain(0, MACS[1], 300);
@@ -173,7 +173,7 @@ fn checksums_left_to_the_device_are_those_of_an_independent_encoder() {
         assert_eq!(bytes[..frame.len()], frame);
         assert_eq!(cqe.hds_ip_ext() & (L3_OK | L4_OK), L3_OK | L4_OK);
     }
-    // Not asked for, not touched.
+    // Without a request the checksum stays unchanged.
     let mut wrong = udp(0, 1, &[1; 64]);
     wrong[40] ^= 1;
     a.send(&wrong, How::default());
@@ -270,7 +270,7 @@ fn a_large_send_of_udp_becomes_datagrams_with_ids_that_count_up() {
     }
 }
 
-/// Outside 4096 frames find room; those beyond would be lost.
+/// 4096 frames can wait outside; more would be lost.
 #[test]
 fn a_queue_with_more_to_send_than_finds_room_outside_waits_and_no_frame_is_lost() {
     const SENDS: u8 = 31;
@@ -308,7 +308,7 @@ fn a_queue_with_more_to_send_than_finds_room_outside_waits_and_no_frame_is_lost(
 
 /// Linux cuts 64 KiB into pieces of as few as eight bytes (`TCP_MIN_SND_MSS`, less the longest options).
 #[test]
-fn a_large_send_of_more_pieces_than_anybody_needs_is_an_error() {
+fn a_large_send_of_too_many_pieces_is_an_error() {
     for (mss, bytes, frames) in [
         (8, 64 << 10, 8_192),
         (1, 64 << 10, 0),
@@ -370,7 +370,7 @@ fn a_vlan_tag_is_inserted_at_one_end_and_stripped_at_the_other() {
     let (cqe, bytes) = b.received().unwrap();
     assert_eq!(bytes, frame);
     assert_eq!((cqe.l4_l3_hdr_type() & 1, cqe.vlan_info()), (1, 0x6064));
-    // With stripping disabled the tag stays where it is.
+    // With stripping disabled the tag stays in the frame.
     let mut modify = rq_transition(b.rq.number, READY, READY);
     modify.modify_bitmask_mut().set_vsd(true);
     modify.ctx_mut().set_vsd(true);
@@ -462,7 +462,7 @@ fn a_wqe_whose_memory_its_key_does_not_cover_takes_the_send_queue_into_error() {
     );
     assert_eq!(a.sq_state(), ERROR);
     assert!(b.received().is_none());
-    // Only by way of reset does it come back, and from index 0.
+    // Only a reset makes it ready again, and from index 0.
     assert_eq!(a.modify_sq(ERROR, READY), CmdStatus::BAD_RES_STATE);
     assert_eq!(a.modify_sq(ERROR, RESET), CmdStatus::OK);
     assert_eq!(a.modify_sq(RESET, READY), CmdStatus::OK);
@@ -472,7 +472,7 @@ fn a_wqe_whose_memory_its_key_does_not_cover_takes_the_send_queue_into_error() {
 }
 
 #[test]
-fn wqes_that_make_no_sense_are_local_queue_errors() {
+fn malformed_wqes_are_local_queue_errors() {
     type Spoil = fn(&mut Vec<u8>);
     let cases: [(&str, Spoil); 6] = [
         ("opcode", |wqe| wqe[3] = 0x08),
@@ -493,7 +493,7 @@ fn wqes_that_make_no_sense_are_local_queue_errors() {
         let mut wqe = a.wqe(&plain(0, MACS[1], 100), How::default());
         spoil(&mut wqe);
         a.post(&wqe);
-        // The register names the queue; the WQE may not.
+        // The doorbell register names the queue; the WQE may not.
         a.sq.last[4..7].copy_from_slice(&a.sq.number.to_be_bytes()[1..]);
         a.ring();
         let error = ErrCqe::from_array(*a.sent().expect(what).as_array());
@@ -561,9 +561,9 @@ fn a_doorbell_on_another_page_and_one_in_reset_are_ignored_and_noted() {
     assert_eq!(a.driver_bugs().len(), 2);
 }
 
-/// Doorbells are on their way while the record goes on; served functions hear them by a socket, which holds many.
+/// Doorbells are under way while the record advances: served functions get them by a socket, which buffers many.
 #[test]
-fn a_doorbell_that_comes_late_is_no_mistake_and_one_before_its_record_is() {
+fn a_late_doorbell_is_no_driver_bug_and_one_before_its_record_is() {
     const ON_THEIR_WAY: usize = 1 << 16 | 100;
     let (_sim, mut a, _b) = pair();
     let mut doorbells = VecDeque::new();
@@ -572,7 +572,7 @@ fn a_doorbell_that_comes_late_is_no_mistake_and_one_before_its_record_is() {
         a.post(&wqe);
         let last = a.sq.last;
         doorbells.push_back(last);
-        // Until so many are on their way, the first one comes again and again: something has to.
+        // Until enough are under way, the first one is repeated: a post needs some doorbell.
         a.sq.last = doorbells[0];
         if doorbells.len() > ON_THEIR_WAY {
             doorbells.pop_front();
@@ -586,7 +586,7 @@ fn a_doorbell_that_comes_late_is_no_mistake_and_one_before_its_record_is() {
         a.sq.last = doorbell;
         a.ring();
     }
-    // A WQE that the record does not know.
+    // A WQE beyond the record.
     let index = a.sq.posted.to_be_bytes();
     a.sq.last[1..3].copy_from_slice(&index);
     a.ring();
@@ -598,7 +598,7 @@ fn a_doorbell_that_comes_late_is_no_mistake_and_one_before_its_record_is() {
 }
 
 #[test]
-fn own_frames_come_back_only_to_a_tir_that_takes_them() {
+fn own_frames_come_back_only_to_a_tir_with_loopback() {
     let (_sim, mut a, mut b) = pair();
     a.post_receives(4);
     b.post_receives(4);
@@ -613,7 +613,7 @@ fn own_frames_come_back_only_to_a_tir_that_takes_them() {
     assert!(b.received().is_none() && a.received().is_some());
 }
 
-/// Linux lets frames come back as soon as two programs have a transport domain each (`mlx5_ib_enable_lb`).
+/// Linux enables loopback as soon as two programs have a transport domain each (`mlx5_ib_enable_lb`).
 #[test]
 fn a_copy_of_what_goes_to_a_group_comes_back_into_another_transport_domain() {
     let (_sim, mut a, mut b) = pair();
@@ -651,7 +651,7 @@ fn the_port_takes_what_is_for_it_and_everything_when_promiscuous() {
     a.send(&plain(0, stranger, 64), How::default());
     a.send(&plain(0, group, 64), How::default());
     assert!(b.received().is_none());
-    assert_eq!(b.dropped("address nobody announced"), 1);
+    assert_eq!(b.dropped("unannounced address"), 1);
     assert_eq!(
         b.dropped("address of another"),
         1,
@@ -703,7 +703,7 @@ fn a_capture_has_the_frames_as_they_were_on_the_wire() {
 }
 
 #[test]
-fn frames_are_counted_by_whom_they_are_for_and_strangers_not_at_all() {
+fn frames_are_counted_by_kind_of_destination_and_foreign_ones_not_at_all() {
     let (_sim, mut a, mut b) = pair();
     b.post_receives(8);
     let group = [0x33, 0x33, 0, 0, 0, 1];
@@ -776,8 +776,8 @@ fn a_packet_for_the_roce_port_is_software_s_only_if_it_is_whole() {
 }
 
 /// A raw packet queue pair has both its queues in one buffer, so that one of them does not begin at a page (Linux
-/// `create_raw_packet_qp_sq` and `create_raw_packet_qp_rq`, drivers/infiniband/hw/mlx5/qp.c); DPDK's lie in user memory
-/// (`mlx5_devx_sq_create`).
+/// `create_raw_packet_qp_sq` and `create_raw_packet_qp_rq`, drivers/infiniband/hw/mlx5/qp.c); DPDK's lie in user
+/// memory (`mlx5_devx_sq_create`).
 #[test]
 fn queues_begin_anywhere_in_a_page_or_in_user_memory() {
     for place in [
@@ -789,7 +789,7 @@ fn queues_begin_anywhere_in_a_page_or_in_user_memory() {
     ] {
         let (_sim, mut a, mut b) = pair_placed(profile, place);
         b.post_receives(RQ_ENTRIES);
-        // More than the ring has blocks: over its end and the page's.
+        // More frames than the ring has blocks: over its end and the page's.
         for round in 0..3 * RQ_ENTRIES {
             let frame = plain(0, MACS[1], 200 + round);
             a.send(&frame, How::default());

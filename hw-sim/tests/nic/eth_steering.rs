@@ -1,4 +1,4 @@
-//! Steering and its objects by commands: which receive queue a frame reaches, and what the device refuses.
+//! Steering and its objects by commands: the receive queue of a frame, and refusals of the device.
 
 use etherparse::PacketBuilder;
 use mlx_prm::*;
@@ -16,7 +16,7 @@ const KEY: [u8; 40] = [
 const TIR: FlowDestinationType = FlowDestinationType::TIR;
 const TABLE: FlowDestinationType = FlowDestinationType::FLOW_TABLE;
 
-/// A function with an Ethernet port and nothing steered.
+/// Returns a function with an Ethernet port and no steering.
 fn side() -> Side {
     let sim = hw_sim::Sim::new(hw_sim::SimConfig::seeded(1));
     Side::new(&sim, profile(1))
@@ -49,7 +49,7 @@ fn refused(result: Result<impl Sized, Failure>) -> CmdStatus {
     }
 }
 
-/// A second receive queue and a TIR for it.
+/// Creates a second receive queue and a TIR for it.
 fn second(side: &mut Side) -> (ReceiveQueue, u32) {
     let rq = ReceiveQueue::new(&mut side.bench, &side.resources);
     let mut create = CreateTirIn::new();
@@ -142,7 +142,7 @@ fn a_frame_goes_from_table_to_table_and_by_a_miss_to_the_table_named() {
         .unwrap();
     side.deliver(&plain(0, MACS[1], 64));
     assert!(side.received().is_some());
-    // Where software names a root, that is where frames begin.
+    // If software sets a root, frames begin there.
     let mut root = SetFlowTableRootIn::new();
     root.set_table_id(misses);
     side.bench.exec(&root).unwrap();
@@ -183,7 +183,7 @@ fn an_entry_without_destinations_drops_and_one_with_two_copies() {
     assert_eq!(side.dropped("steering"), 1);
 }
 
-/// The fields that network drivers sort by: version and protocol, ports, addresses, tags.
+/// The fields that network drivers match: version and protocol, ports, addresses, tags.
 #[test]
 fn every_field_of_the_outer_headers_is_compared() {
     let frame = tcp([10, 1, 2, 3], 4_000, [10, 9, 8, 7], 443);
@@ -231,7 +231,7 @@ fn every_field_of_the_outer_headers_is_compared() {
         side.post_receives(2);
         side.deliver(frame);
         assert!(side.received().is_some(), "{what}");
-        // ARP has none of it but addresses.
+        // ARP has only addresses of these fields.
         let mut arp = plain(0, [2, 1, 0, 0, 0, 2], 46);
         arp[12..14].copy_from_slice(&[0x08, 0x06]);
         side.deliver(&arp);
@@ -271,7 +271,7 @@ fn a_hash_spreads_frames_over_the_queues_of_a_table() {
     let group = side.group(table, 0, 0, &nothing()).unwrap();
     side.entry(table, group, 0, &nothing(), &[destination(TIR, tir)])
         .unwrap();
-    // Rows of the page the key is from.
+    // Rows of the page that has the key.
     let rows = [
         (
             [66, 9, 149, 187],
@@ -313,7 +313,7 @@ fn a_hash_spreads_frames_over_the_queues_of_a_table() {
         assert_eq!(cqe.rx_hash_result(), hash);
         assert_eq!(cqe.rx_hash_type(), 1 << 2 | 1 << 6, "IPv4 and TCP");
     }
-    // The table changes, and with it where frames go.
+    // A changed table changes the destinations of frames.
     let mut modify = ModifyRqtIn::new();
     modify.set_rqtn(rqt).set_bitmask_rqn_list(true);
     modify.ctx_mut().set_rqt_actual_size(1);
@@ -329,11 +329,11 @@ fn a_hash_spreads_frames_over_the_queues_of_a_table() {
 }
 
 #[test]
-fn what_something_refers_to_is_not_destroyed() {
+fn an_object_in_use_is_not_destroyed() {
     let mut side = side();
     side.steer_everything();
     let mut table = QueryFlowTableIn::new();
-    // The one table there is.
+    // The only table.
     let number = (0xd1..0x1_0000)
         .find(|&number| side.bench.exec(table.set_table_id(number)).is_ok())
         .unwrap();
@@ -368,7 +368,7 @@ fn what_something_refers_to_is_not_destroyed() {
         destroy.set_cqn(cqn);
         assert_eq!(bench.status(&destroy), referenced);
     }
-    // From the top down everything goes, and nothing stays behind.
+    // From the top down all objects are destroyed, and none remains.
     let mut delete = DeleteFlowTableEntryIn::new();
     delete.set_table_id(number);
     let mut destroy_sq = DestroySqIn::new();
@@ -471,7 +471,7 @@ fn flow_objects_keep_to_their_ranges_levels_and_kinds() {
         bad,
         "taken"
     );
-    // What is there can be changed in place.
+    // An existing entry can be changed in place.
     let mut change = entry_input(table, group, 4, &nothing(), flow_action::DROP, 0);
     change.set_op_mod(1).set_modify_enable_mask(0b101);
     side.bench.exec(&change).unwrap();
@@ -542,7 +542,7 @@ fn queues_are_created_with_what_exists_and_what_the_device_has() {
 }
 
 #[test]
-fn a_table_of_a_user_context_is_no_root_unless_the_driver_says_so() {
+fn a_table_of_a_user_context_is_no_root_unless_the_driver_sets_it() {
     let sim = hw_sim::Sim::new(hw_sim::SimConfig::seeded(1));
     let mut side = Side::new(&sim, profile(1).devx());
     let uid = side.bench.exec(&CreateUctxIn::new()).unwrap().uid();

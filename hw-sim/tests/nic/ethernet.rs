@@ -1,5 +1,5 @@
-//! An Ethernet port as an operating system's drivers ask of it: what it announces, what exists only because of that,
-//! and what it counts. What the stock Linux drivers taught is in docs/findings.md.
+//! An Ethernet port in the use of operating systems' drivers: its capabilities, the features that exist only with
+//! them, and its counters. The findings about the stock Linux drivers are in docs/findings.md.
 
 use mlx_prm::*;
 use zerocopy::{FromBytes, IntoBytes};
@@ -31,7 +31,7 @@ fn capability_pages_of_ethernet_exist_where_the_general_page_announces_them() {
     }
 }
 
-/// What Linux 6.12 `mlx5_eth_supported` (`mlx5/core/dev.c`) wants before it makes a network device, and the levels and
+/// The requirements of Linux 6.12 `mlx5_eth_supported` (`mlx5/core/dev.c`) for a network device, and the levels and
 /// sizes without which `create_anchor_flow_table` and `mlx5e_create_l2_table` fail.
 #[test]
 fn the_port_announces_what_a_stock_network_driver_looks_for() {
@@ -50,7 +50,7 @@ fn the_port_announces_what_a_stock_network_driver_looks_for() {
     assert!(receive.log_max_ft_size() >= 16 && receive.max_ft_level() >= 58);
 }
 
-/// Linux's RDMA core asks every port for its partitions, RoCE's too (`ib_cache_update`), and gives up a device that
+/// Linux's RDMA core queries the partitions of every port, RoCE's too (`ib_cache_update`), and gives up a device that
 /// refuses: "Couldn't set up InfiniBand P_Key/GID cache".
 #[test]
 fn an_ethernet_port_has_the_default_partition_and_no_other() {
@@ -62,7 +62,7 @@ fn an_ethernet_port_has_the_default_partition_and_no_other() {
     assert_eq!(bench.status(&query), CmdStatus::BAD_PARAM);
 }
 
-/// `mlx5e_build_drop_rq_param` of Linux leaves the PD of the queue that packets end in while a device is down at 0.
+/// `mlx5e_build_drop_rq_param` of Linux leaves the PD of its drop queue at 0.
 #[test]
 fn a_receive_queue_that_only_drops_needs_no_protection_domain() {
     let (_sim, mut a, _b) = pair();
@@ -118,9 +118,9 @@ fn a_frame_is_counted_where_statistics_are_read() {
     );
 }
 
-/// A device with a clock of real time alone has no queue that asks for free-running time stamps: status 3, syndrome
-/// 0xd61c0b of CREATE_SQ on ConnectX-6 Dx (Linux commit 0f3caaa2c6fb). Where free running is all there is, 0 is the
-/// only value (mlx5_ifc.h).
+/// A device with only a real-time clock has no queue with free-running time stamps: status 3, syndrome 0xd61c0b of
+/// CREATE_SQ on ConnectX-6 Dx (Linux commit 0f3caaa2c6fb). With only a free-running clock, 0 is the only value
+/// (mlx5_ifc.h).
 #[test]
 fn a_queue_has_time_stamps_of_a_clock_that_is_there() {
     for (capability, taken) in [(0, [0].as_slice()), (1, &[1, 2]), (2, &[0, 1, 2])] {
@@ -135,7 +135,7 @@ fn a_queue_has_time_stamps_of_a_clock_that_is_there() {
             sq.ctx_mut().set_cqn(0xdead).set_ts_format(format);
             let mut rq = CreateRqIn::new();
             rq.ctx_mut().set_cqn(0xdead).set_ts_format(format);
-            // Past its clock, a queue fails at the completion queue that is not there.
+            // Past the check of its clock, a queue fails because its completion queue does not exist.
             let expected = if taken.contains(&format) {
                 CmdStatus::BAD_RESOURCE
             } else {
@@ -151,13 +151,13 @@ fn a_queue_has_time_stamps_of_a_clock_that_is_there() {
 }
 
 /// `fl_rc_qp_when_roce_enabled` (rdma-core and Linux `dr_send_allow_fl`): without it an RC queue pair of a RoCE port
-/// cannot be sent back to itself.
+/// cannot have forced loopback.
 #[test]
 fn loopback_is_forced_where_the_capability_says_so_and_of_reliable_connections() {
     for (capability, service, expected) in [
         (false, ServiceType::RC, CmdStatus::BAD_PARAM),
         (true, ServiceType::UC, CmdStatus::BAD_PARAM),
-        // Past this rule: there is no such queue pair.
+        // Past this check: there is no such queue pair.
         (true, ServiceType::RC, CmdStatus::BAD_RESOURCE),
     ] {
         let mut profile = modest();

@@ -1,4 +1,4 @@
-//! Flow counters: whose they are, which frames count in them, and how they are asked for.
+//! Flow counters: ownership, the frames they count, and queries.
 
 use mlx_prm::*;
 use zerocopy::{FromBytes, IntoBytes};
@@ -36,7 +36,7 @@ fn query(first: u32, count: u32) -> QueryFlowCounterIn {
     query
 }
 
-/// Packets and octets of counters in a row.
+/// Returns packets and octets of counters in a row.
 fn counted(bench: &mut Bench, query: &QueryFlowCounterIn) -> Result<Vec<(u64, u64)>, Failure> {
     let count = usize::try_from(query.num_of_counters().max(1)).unwrap();
     let out = QueryFlowCounterOut::SIZE + count * TrafficCounter::SIZE;
@@ -48,14 +48,14 @@ fn counted(bench: &mut Bench, query: &QueryFlowCounterIn) -> Result<Vec<(u64, u6
         .collect())
 }
 
-/// A table of one group that compares nothing, ready for entries.
+/// Creates a table of one group that compares nothing, ready for entries.
 fn table(side: &mut Side) -> (u32, u32) {
     let table = side.table(5, 4).unwrap();
     let group = side.group(table, 0, 15, &FteMatchParam::new()).unwrap();
     (table, group)
 }
 
-/// Sets entry 0, which counts in these and forwards to the TIR if it forwards at all.
+/// Sets entry 0, which counts in `counters` and forwards to the TIR if its action says so.
 fn set(side: &mut Side, (table, group): (u32, u32), action: u32, counters: &[u32]) -> CmdStatus {
     let forwards = action & flow_action::FWD_DEST != 0;
     let to = destination(FlowDestinationType::TIR, side.tir);
@@ -122,7 +122,7 @@ fn a_counter_in_use_stays_until_its_last_entry_has_gone() {
 }
 
 #[test]
-fn an_entry_names_as_many_counters_as_one_has_and_its_action_says_so() {
+fn an_entry_names_as_many_counters_as_permitted_with_the_action_count() {
     let mut side = side();
     let number = counter(&mut side.bench, 0);
     let place = table(&mut side);
@@ -142,7 +142,7 @@ fn an_entry_names_as_many_counters_as_one_has_and_its_action_says_so() {
     }
 }
 
-/// Linux asks for a row from the last multiple of four on, whichever of its counters exist (fs_counters.c
+/// Linux queries a row from the last multiple of four on, whether or not all its counters exist (fs_counters.c
 /// `mlx5_fc_stats_query_counter_range`).
 #[test]
 fn a_row_of_counters_has_zeros_where_there_are_none() {

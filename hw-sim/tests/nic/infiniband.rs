@@ -1,5 +1,5 @@
-//! An InfiniBand port: what its vport says, its management queue pairs, XRC shared receive queues, and
-//! how queues lie in large pages. Most of it is what the stock Linux driver asked for; see docs/findings.md.
+//! An InfiniBand port: its vport context, its management queue pairs, XRC shared receive queues, and queues in large
+//! pages. Most of it was found with the stock Linux driver; see docs/findings.md.
 
 use mlx_prm::*;
 
@@ -94,7 +94,7 @@ fn an_ethernet_port_has_no_hca_vport() {
     assert_eq!(bench.status(&CreateXrcSrqIn::new()), CmdStatus::BAD_OP);
 }
 
-/// A queue pair without receive queue, with a send queue of 64 WQEBBs.
+/// Returns a queue pair without receive queue, with a send queue of 64 WQEBBs.
 fn qp(bench: &mut Bench, resources: &Resources, service: ServiceType, pd: u32) -> CreateQpIn {
     let cq = bench
         .create_cq(resources.uar, resources.eq.number, 4)
@@ -134,8 +134,8 @@ fn a_port_has_one_queue_pair_for_subnet_management_and_one_for_general_services(
     }
 }
 
-/// Linux leaves `pd` zero for the queue pair that carries out its UMR work requests, and only for that one
-/// (`create_kernel_qp` in drivers/infiniband/hw/mlx5/qp.c).
+/// Linux leaves `pd` zero for the queue pair of its UMR work requests, and only for that one (`create_kernel_qp` in
+/// drivers/infiniband/hw/mlx5/qp.c).
 #[test]
 fn the_umr_queue_pair_is_in_no_protection_domain() {
     let (mut bench, resources) = usable();
@@ -182,7 +182,7 @@ fn an_xrc_srq_holds_its_domain_its_queue_and_its_pd() {
     assert_eq!(bench.status(&arm), CmdStatus::BAD_PARAM, "16 of 16 entries");
     arm.set_lwm(4);
     bench.exec(&arm).unwrap();
-    // It is no receive memory pool, though numbered with them.
+    // It is no receive memory pool, though its number is from the same range.
     let mut rmp = DestroyRmpIn::new();
     rmp.set_rmpn(number);
     assert_eq!(bench.status(&rmp), CmdStatus::BAD_RESOURCE);
@@ -195,8 +195,8 @@ fn an_xrc_srq_holds_its_domain_its_queue_and_its_pd() {
     bench.exec(&dealloc).unwrap();
 }
 
-/// libmlx5 gives a queue of 64 KiB pages at an offset in 64ths of such a page; before this was found, the
-/// send queue was read 64 bytes behind the page's start and the first WQE of every other process failed.
+/// libmlx5 gives a queue of 64 KiB pages at an offset in 64ths of such a page. A simulator that counted 64ths of 4
+/// KiB read the send queue 64 bytes behind the page's start, and the first WQE of every other process failed.
 #[test]
 fn a_page_offset_counts_64ths_of_the_page_whatever_its_size() {
     let (mut bench, resources) = usable();
@@ -218,7 +218,7 @@ fn a_page_offset_counts_64ths_of_the_page_whatever_its_size() {
     let mut send = Rtr2RtsQpIn::new();
     send.set_qpn(number);
     bench.exec(&send).unwrap();
-    // A signalled NOP, 3/64 into the page of 64 KiB.
+    // A signalled NOP, at 3/64 of the page of 64 KiB.
     let mut nop = CtrlSeg::new();
     nop.set_opcode(WqeOpcode::NOP.bits())
         .set_qp_or_sq(number)
@@ -240,8 +240,8 @@ fn a_page_offset_counts_64ths_of_the_page_whatever_its_size() {
     );
 }
 
-/// As `mlx5_fw_version_query` of Linux asks for `devlink dev info`: which registers exist, which component is the boot
-/// image, its version. Where they do not exist it warns "fw query isn't supported by the FW".
+/// The queries of Linux' `mlx5_fw_version_query` for `devlink dev info`: the existing registers, the component that
+/// is the boot image, its version. Without them it warns "fw query isn't supported by the FW".
 #[test]
 fn the_firmware_version_is_that_of_the_only_component() {
     let (mut bench, _) = usable();
@@ -273,7 +273,7 @@ fn the_firmware_version_is_that_of_the_only_component() {
     );
 }
 
-/// A Get of a LID-routed subnet management packet.
+/// Makes a Get of a LID-routed subnet management packet.
 fn smp(bench: &mut Bench, attribute: u16, modifier: u32) -> Smp {
     let mut mad = Smp::new();
     mad.set_base_version(1)
@@ -288,8 +288,8 @@ fn smp(bench: &mut Bench, attribute: u16, modifier: u32) -> Smp {
     Smp::from_array(*bench.exec(&input).unwrap().response_mad_packet())
 }
 
-/// Where rdma-core (`query_port_state_with_mads` in tests/mlx5_base.py) and Linux (`mlx5_query_mad_ifc_port` in
-/// drivers/infiniband/hw/mlx5/mad.c) look in the attributes.
+/// The places that rdma-core (`query_port_state_with_mads` in tests/mlx5_base.py) and Linux
+/// (`mlx5_query_mad_ifc_port` in drivers/infiniband/hw/mlx5/mad.c) read in the attributes.
 #[test]
 fn the_function_answers_subnet_management_packets_about_its_port() {
     let (mut bench, _) = usable();
@@ -303,7 +303,7 @@ fn the_function_answers_subnet_management_packets_about_its_port() {
     assert_eq!(data[33] >> 4, 5, "LinkUp");
     assert_eq!(data[16..18], [0, 1], "the LID");
     assert_eq!((data[36] >> 4, data[41] & 0xf), (5, 5), "4096 bytes");
-    // Linux takes the length of the GID table from there.
+    // Linux takes the length of the GID table from this field.
     assert_eq!(data[50], 8, "GUIDCap counts GUIDs");
     assert_eq!(
         smp(&mut bench, 0x15, 1 << 31 | 1).status(),
@@ -323,7 +323,7 @@ fn the_function_answers_subnet_management_packets_about_its_port() {
     assert_eq!((pkeys.status(), pkeys.data()), (0, &[0; 64]));
     assert_eq!(smp(&mut bench, 0x16, 0).data()[..4], [0xff, 0xff, 0, 0]);
     assert_eq!(&smp(&mut bench, 0x10, 0).data()[..4], b"sim0");
-    // Linux `mlx5_query_ext_port_caps` and opensm ask for it of this vendor's devices; byte 15 is FDR10's.
+    // Linux `mlx5_query_ext_port_caps` and opensm query it on this vendor's devices; byte 15 is FDR10's.
     let extended = smp(&mut bench, 0xff90, 1);
     assert_eq!((extended.status(), extended.data()[15]), (0, 0));
 
@@ -332,7 +332,7 @@ fn the_function_answers_subnet_management_packets_about_its_port() {
 }
 
 #[test]
-fn what_no_subnet_management_agent_answers_has_a_status_in_the_packet_or_is_refused() {
+fn an_unanswerable_subnet_management_packet_has_a_status_or_is_refused() {
     let (mut bench, _) = usable();
     for (what, attribute, modifier, status) in [
         ("block beyond the GUIDs", 0x14, 1, 0x1c),

@@ -1,4 +1,4 @@
-//! What programs may do with memory keys: to pages, to keys of others, and how much of them.
+//! Limits of programs on memory keys: on pages, on keys of others, and on their number.
 
 use hw_sim::{Sim, SimConfig};
 use mlx_prm::*;
@@ -14,7 +14,7 @@ const MASK_FREE: u64 = 1 << 29;
 const MODE_MTT: u32 = 1;
 const ANY_QP: u32 = 0xff_ffff;
 
-/// A function whose queue pair talks to itself.
+/// Returns a function whose queue pair is connected to itself.
 fn looped(change: impl FnOnce(&mut Qpc)) -> Side {
     let mut profile = modest();
     for page in [&mut profile.general.max, &mut profile.general.current] {
@@ -27,7 +27,7 @@ fn looped(change: impl FnOnce(&mut Qpc)) -> Side {
     side
 }
 
-/// A key of one page that a UMR may change.
+/// Creates a key of one page that a UMR may change.
 fn region(side: &mut Side, pd: u32) -> u32 {
     let mut create = CreateMkeyIn::new();
     create
@@ -47,7 +47,7 @@ fn region(side: &mut Side, pd: u32) -> u32 {
     side.bench.exec_with(&create, &tail).unwrap().mkey_index() << 8
 }
 
-/// Asks for a change of a key, and how that ended.
+/// Requests a change of a key; returns the CQE's opcode.
 fn umr(side: &mut Side, key: u32, mask: u64, context: &Mkc, entries: &[u8]) -> CqeOpcode {
     let mut control = UmrCtrlSeg::new();
     control
@@ -59,8 +59,7 @@ fn umr(side: &mut Side, key: u32, mask: u64, context: &Mkc, entries: &[u8]) -> C
     side.wait_cqe().opcode()
 }
 
-/// Linux sets `fre` for the kernel's queue pairs and for no program's (`_create_kernel_qp` in
-/// drivers/infiniband/hw/mlx5/qp.c).
+/// Linux sets `fre` only for the kernel's queue pairs (`_create_kernel_qp` in drivers/infiniband/hw/mlx5/qp.c).
 #[test]
 fn pages_are_registered_fast_by_queue_pairs_with_fre_alone() {
     for (fre, expected) in [(false, CqeOpcode::REQ_ERR), (true, CqeOpcode::REQ)] {
@@ -94,9 +93,9 @@ fn a_key_of_another_domain_is_not_fetched_by_a_queue_pair_without_fre() {
     }
 }
 
-/// A program frees what it registered (`IBV_WR_LOCAL_INV` in rdma-core).
+/// A program frees a region that it registered (`IBV_WR_LOCAL_INV` in rdma-core).
 #[test]
-fn a_region_is_made_free_by_every_queue_pair_of_its_domain() {
+fn every_queue_pair_of_its_domain_can_free_a_region() {
     let mut side = looped(|_| {});
     let pd = side.resources.pd;
     let key = region(&mut side, pd);
@@ -106,7 +105,7 @@ fn a_region_is_made_free_by_every_queue_pair_of_its_domain() {
     assert_eq!(done, CqeOpcode::REQ);
 }
 
-/// Linux' cache declares long tables for keys that have none yet.
+/// Linux' cache declares long tables for keys that have no entries yet.
 #[test]
 fn keys_take_memory_for_what_is_there_and_give_it_back() {
     let mut side = looped(|qpc| _ = qpc.set_fre(true));
@@ -120,7 +119,7 @@ fn keys_take_memory_for_what_is_there_and_give_it_back() {
         .set_pd(side.resources.pd)
         .set_log_page_size(12)
         .set_translations_octword_size(u32::MAX);
-    // Its last entries make a table of 32 MiB; the sixteenth has no room beside the keys.
+    // Writing its last entries allocates a table of 32 MiB; the sixteenth has no room beside the keys.
     let grow_by = |side: &mut Side, index: u32, offset: u32| {
         let mut control = UmrCtrlSeg::new();
         control
@@ -149,7 +148,7 @@ fn keys_take_memory_for_what_is_there_and_give_it_back() {
     destroy.set_mkey_index(keys[0]);
     side.bench.exec(&destroy).unwrap();
     assert_eq!(grow(&mut side, keys[15]), CqeOpcode::REQ);
-    // All but 64 KiB of the rest. What is left goes to keys that are made with a table of 2 KiB.
+    // All but 64 KiB of the rest. Keys that are made with a table of 2 KiB use up the remainder.
     let done = grow_by(&mut side, keys[16], 0x1f_fffc - 4096);
     assert_eq!(done, CqeOpcode::REQ);
     const ENTRIES: usize = 256;

@@ -1,5 +1,5 @@
-//! The function from reset to running and back: stages, pages, capabilities, health, teardown, and
-//! what a reset forgets.
+//! The function from reset to running and back: stages, pages, capabilities, health, teardown, and state erased by a
+//! reset.
 
 use driver::Device;
 use hw_sim::Fault;
@@ -23,10 +23,10 @@ fn the_initialization_segment_says_what_drivers_look_for() {
     assert_eq!(bench.read32(0xffc), 0, "no timeout registers");
 }
 
-/// Linux looks at nothing but `initializing` until that clears (`mlx5_function_enable`: "wait for firmware to accept
+/// Linux reads only `initializing` until that clears (`mlx5_function_enable`: "wait for firmware to accept
 /// initialization segments configurations").
 #[test]
-fn a_function_that_comes_up_shows_nothing_and_loses_what_is_written() {
+fn a_booting_function_reads_ones_and_loses_writes() {
     let bench = Bench::power_on(modest());
     let segment = || [0x04, 0x14, 0x1fc].map(|register| bench.read32(register));
     assert_eq!(segment(), [u32::MAX; 3]);
@@ -42,7 +42,7 @@ fn a_function_that_comes_up_shows_nothing_and_loses_what_is_written() {
     assert_eq!(report.driver_bugs.len(), 3, "{report:?}");
 }
 
-/// As firmware does that has much to do.
+/// Busy firmware does this.
 #[test]
 fn a_health_counter_that_stalls_goes_on() {
     let mut bench = Bench::enabled(modest());
@@ -196,7 +196,7 @@ fn after_teardown_every_page_comes_back_and_disable_succeeds() {
 }
 
 #[test]
-fn writing_into_a_page_given_away_is_found_out() {
+fn a_write_into_a_page_given_away_is_detected() {
     let mut bench = Bench::enabled(modest());
     let pages = bench.satisfy_pages(1);
     let offset = usize::try_from(pages[1] - crate::bench::BASE).unwrap();
@@ -272,7 +272,7 @@ fn a_function_can_be_brought_up_again_after_disable_and_after_reset() {
 }
 
 #[test]
-fn a_reset_forgets_capabilities_objects_and_the_port() {
+fn a_reset_erases_capabilities_objects_and_the_port() {
     let (mut bench, _) = Bench::usable(modest());
     bench.enable_roce(
         [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1],
@@ -343,15 +343,15 @@ fn current_returns_what_was_set_and_nothing_goes_above_the_maximum() {
     );
 }
 
-/// A generation that wants few pages.
+/// Returns a generation that needs few pages.
 fn few_pages(name: &str) -> Profile {
     let mut profile = Profile::generation(name).unwrap();
     profile.pages = modest().pages;
     profile
 }
 
-/// What Linux `main.c` `handle_hca_cap` and rdma-core `mlx5_vfio.c` `handle_hca_cap` write is taken, each of it; nobody
-/// else writes anything, so that a change of any other field is refused although it is below the maximum.
+/// Fields that Linux `main.c` `handle_hca_cap` and rdma-core `mlx5_vfio.c` `handle_hca_cap` write are accepted, each
+/// of them. No driver writes others, so a change of any other field is refused even below its maximum.
 #[test]
 fn only_fields_that_stock_drivers_write_can_be_set() {
     let mut bench = Bench::booted(few_pages("connectx-5"));
@@ -398,7 +398,7 @@ fn only_fields_that_stock_drivers_write_can_be_set() {
     assert_eq!(kept, caps, "a refusal changes nothing");
 }
 
-/// A recorded page has bits that no table names: drivers write them back as they were, and may not change them.
+/// A recorded page has bits that no table names: drivers write them back unchanged, and may not change them.
 #[test]
 fn bits_without_a_name_come_back_as_they_were() {
     let mut bench = Bench::booted(few_pages("connectx-4-lx-14.12"));
@@ -418,8 +418,8 @@ fn bits_without_a_name_come_back_as_they_were() {
     }
 }
 
-/// The second general page and the page of on-demand paging can be read where the general page announces them, and
-/// Linux writes `sw_vhca_id_valid` of the one only where it is offered.
+/// The second general page and the page of on-demand paging can be read if the general page has their capabilities,
+/// and Linux writes `sw_vhca_id_valid` of the former only if it is offered.
 #[test]
 fn the_newer_pages_exist_where_the_general_page_announces_them() {
     let mut bench = Bench::booted(few_pages("connectx-5"));

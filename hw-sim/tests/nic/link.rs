@@ -1,4 +1,4 @@
-//! Links: what each fault does, and that a seed decides all of it; captures can be read back.
+//! Links: the effect of each fault, its dependence on the seed alone, and reading captures back.
 
 use hw_sim::PortType;
 use hw_sim::link::{Faults, Link, LinkFaults, Port};

@@ -1,6 +1,6 @@
-//! The simulated function as software without a driver meets it: commands, queues and packets, byte by byte.
+//! The simulated function as seen by software without a driver: commands, queues and packets, byte by byte.
 //!
-//! One program: a program for each file would be linked with the whole simulator each.
+//! All files are one program: a program for each would be linked with the whole simulator.
 
 mod bench;
 mod commands;

@@ -1,6 +1,6 @@
 //! Multicast groups of datagram queue pairs, on an Ethernet port.
 //!
-//! What joins a group and what a member receives: Linux `mlx5_ib_mcg_attach` (drivers/infiniband/hw/mlx5/main.c) and
+//! Joining a group and receiving its packets: Linux `mlx5_ib_mcg_attach` (drivers/infiniband/hw/mlx5/main.c) and
 //! `ib_attach_mcast`; the addresses: `cma_iboe_set_mgid` and `ib_resolve_eth_dmac` of its RDMA core.
 
 use hw_sim::{LinkFaults, Profile, Sim, SimConfig};
@@ -14,7 +14,7 @@ const QKEY: u32 = 0x1_1111;
 /// 239.1.2.3, and its MAC address.
 const GROUP: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3];
 const GROUP_MAC: [u8; 6] = [0x01, 0x00, 0x5e, 1, 2, 3];
-/// Another one of the same MAC address.
+/// Another group with the same MAC address.
 const LOOKS_LIKE_IT: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 238, 129, 2, 3];
 const EVERYBODY: u32 = 0xff_ffff;
 /// Bytes before the payload of a received datagram.
@@ -26,7 +26,7 @@ fn gid(side: usize) -> [u8; 16] {
     gid
 }
 
-/// RoCE version 2 over IPv4.
+/// Enables RoCE version 2 over IPv4.
 fn enable_roce(bench: &mut Bench, side: usize) {
     let mut modify = ModifyNicVportContextIn::new();
     modify.field_select_mut().set_roce_en(true);
@@ -186,7 +186,7 @@ impl Side {
             b"to all..",
         ]
         .concat();
-        // Two blocks each, four of them in the ring.
+        // Two blocks each; the ring holds four of them.
         let slot = usize::from(from.sent % 8);
         self.bench.memory.write_bytes(from.ring + slot * 64, &bytes);
         from.sent += 2;
@@ -198,7 +198,7 @@ impl Side {
         self.bench.write64(register, u64::from_be_bytes(bell));
     }
 
-    /// Datagrams received since this was last asked, each the eight bytes behind an address of the group.
+    /// Returns the number of datagrams received since the last call, each eight bytes behind an address of the group.
     fn received(&mut self, by: &mut Datagrams, group: [u8; 16]) -> usize {
         let mut count = 0;
         loop {
@@ -238,7 +238,7 @@ fn pair() -> (Side, Side) {
 const UD: ServiceType = ServiceType::UD;
 
 #[test]
-fn a_datagram_for_a_group_reaches_every_member_on_both_sides_and_nobody_else() {
+fn a_datagram_for_a_group_reaches_every_member_on_both_sides_and_no_other() {
     let (mut a, mut b) = pair();
     let mut sender = a.datagrams(UD, QKEY, false);
     let mut here = a.datagrams(UD, QKEY, false);
@@ -254,7 +254,7 @@ fn a_datagram_for_a_group_reaches_every_member_on_both_sides_and_nobody_else() {
     let counts = there.each_mut().map(|by| b.received(by, GROUP));
     assert_eq!(counts, [1, 1, 0], "the third is no member");
     assert_eq!(b.received(&mut stranger, GROUP), 0, "another Q_Key");
-    // The group is the address, not the MAC address.
+    // The GID identifies the group, not the MAC address.
     a.send(&mut sender, LOOKS_LIKE_IT);
     assert_eq!(b.received(&mut there[0], GROUP), 0);
     assert_eq!(b.leave(there[0].qpn, GROUP), CmdStatus::OK);
@@ -267,10 +267,10 @@ fn a_datagram_for_a_group_reaches_every_member_on_both_sides_and_nobody_else() {
     }
 }
 
-/// Linux `ipoib_ib_handle_rx_wc`: a member gets what it sent itself, too. `IB_QP_CREATE_BLOCK_MULTICAST_LOOPBACK` is
+/// Linux `ipoib_ib_handle_rx_wc`: a member also gets its own packets. `IB_QP_CREATE_BLOCK_MULTICAST_LOOPBACK` is
 /// `block_lb_mc` of the context.
 #[test]
-fn a_member_hears_its_own_function_unless_it_blocks_that() {
+fn a_member_gets_packets_of_its_own_function_unless_it_blocks_them() {
     let (mut a, mut b) = pair();
     let mut open = a.datagrams(UD, QKEY, false);
     let mut closed = a.datagrams(UD, QKEY, true);
@@ -337,7 +337,7 @@ fn groups_and_their_members_are_as_many_as_announced() {
 }
 
 #[test]
-fn a_membership_is_ended_by_who_has_the_queue_pair() {
+fn a_membership_is_ended_by_the_owner_of_the_queue_pair() {
     let sim = Sim::new(SimConfig::seeded(1));
     let mut station = Side::new(&sim, 0, modest().devx());
     let member = station.datagrams(ServiceType::UD, QKEY, false);

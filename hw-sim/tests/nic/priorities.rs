@@ -1,4 +1,4 @@
-//! What the port tells of priorities and congestion, and to whom.
+//! The port's registers and commands for priorities and congestion, and their permissions.
 
 use mlx_prm::*;
 use zerocopy::{FromBytes, IntoBytes};
@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::bench::{Bench, Failure, modest};
 use crate::strict::usable;
 
-/// What a port does with priorities is its physical function's to set, and none of it is set by these registers here.
+/// The physical function sets a port's priorities, and none of them by these registers.
 #[test]
 fn the_port_tells_its_priorities_and_takes_none() {
     let (mut bench, _) = usable();
@@ -60,7 +60,7 @@ fn the_driver_sets_pauses_of_the_port_or_of_priorities() {
         register.set_local_port(1);
         register
     };
-    // As it is: nothing is paused.
+    // The default: nothing is paused.
     assert_eq!(access(&mut bench, 0, &port()), Ok((false, false, 0, 0)));
     let mut pause = port();
     pause.set_pptx(true).set_pprx(true);
@@ -69,7 +69,7 @@ fn the_driver_sets_pauses_of_the_port_or_of_priorities() {
     let mut watermark = port();
     watermark.set_pptx_mask_n(true).set_pprx_mask_n(true);
     assert_eq!(access(&mut bench, 0, &watermark), Ok((true, true, 0, 0)));
-    // Priorities, which end the pause of the port by the same write.
+    // Priorities; the same write ends the pause of the port.
     let mut priorities = port();
     priorities
         .set_prio_mask_tx(0xff)
@@ -86,7 +86,7 @@ fn the_driver_sets_pauses_of_the_port_or_of_priorities() {
     assert_eq!(access(&mut bench, 0, &priorities), Ok((false, false, 8, 0)));
 }
 
-/// The two pages, in the pieces that Linux' `mlx5_query_module_eeprom` asks for.
+/// The two pages, in the pieces that Linux' `mlx5_query_module_eeprom` requests.
 #[test]
 fn the_module_in_the_cage_has_an_eeprom_of_one_page() {
     let (mut bench, _) = usable();
@@ -120,7 +120,7 @@ fn the_module_in_the_cage_has_an_eeprom_of_one_page() {
 }
 
 #[test]
-fn about_congestion_only_those_may_ask_who_are_told_so() {
+fn congestion_commands_need_their_capability() {
     let (mut bench, _) = usable();
     let mut ask = QueryCongStatusIn::new();
     ask.set_priority(3)
@@ -150,7 +150,7 @@ fn about_congestion_only_those_may_ask_who_are_told_so() {
     assert_eq!(bench.status(&ask), CmdStatus::BAD_PARAM);
 }
 
-/// One parameter, as Linux writes it (`cong.c`): everything else is 0, and not selected.
+/// Returns a change of one parameter, as Linux writes it (`cong.c`): all others are 0, and not selected.
 fn reacts(field: RpField, set: impl FnOnce(&mut CongControlRRoceEcnRp)) -> ModifyCongParamsIn {
     let mut told = CongControlRRoceEcnRp::new();
     set(&mut told);
@@ -163,7 +163,7 @@ fn reacts(field: RpField, set: impl FnOnce(&mut CongControlRRoceEcnRp)) -> Modif
 }
 
 #[test]
-fn what_the_port_does_about_congestion_changes_one_parameter_at_a_time() {
+fn congestion_parameters_of_the_port_change_one_at_a_time() {
     let rate = |mbps: u32| {
         reacts(RpField::AI_RATE, |told| {
             told.set_rpg_ai_rate(mbps);
@@ -193,7 +193,7 @@ fn what_the_port_does_about_congestion_changes_one_parameter_at_a_time() {
         (now.rpg_ai_rate(), now.rpg_hai_rate(), now.rpg_time_reset()),
         (7, 50, 300)
     );
-    // A time of nothing, a gain of more than one, nothing that exists, and what is told but not done.
+    // A time of zero, a gain of more than one, a missing parameter, and one that is reported but not implemented.
     for wrong in [
         rate(0),
         reacts(RpField::TIME_RESET, |_| {}),
@@ -235,7 +235,7 @@ fn what_the_port_does_about_congestion_changes_one_parameter_at_a_time() {
 }
 
 #[test]
-fn what_a_driver_changed_about_congestion_is_gone_with_its_reset() {
+fn a_reset_undoes_the_drivers_congestion_parameters() {
     let mut profile = modest();
     profile.general.set(|page| {
         page.set_cc_query_allowed(true).set_cc_modify_allowed(true);

@@ -226,7 +226,7 @@ fn inline_data_mixes_with_pointers_and_wraps_over_the_rings_end() {
         pair.settle();
     }
     pair.b.post_receive(&[(KEY, DATA, 1000)]);
-    // Begins in the last block and ends at the ring's start.
+    // Begins in the last block of the ring and ends at its start.
     let index = pair
         .a
         .post(&Wqe::send_inline(&data[..100]).data(KEY, DATA + 100, 200));
@@ -329,7 +329,7 @@ fn atomics_act_once_and_return_the_original() {
     assert_eq!(pair.a.sends()[0].byte_cnt(), 8);
 }
 
-/// Numbers as the simulated little-endian host keeps them.
+/// Numbers in the byte order of the simulated little-endian host.
 trait ToTestBytes {
     fn to_ne_bytes_for_test(self) -> [u8; 8];
 }
@@ -380,7 +380,7 @@ fn both_directions_work_at_once() {
     assert_eq!(pair.a.host.read(DATA + 0x4000, 3000), right);
 }
 
-/// A device that tells of every connection, for drivers whose event queues are too short for it.
+/// A device that reports every connection, for drivers whose event queues are too short for that.
 #[test]
 fn first_packet_of_a_connection_may_be_an_event_in_rts_too() {
     for (every, events) in [(false, vec![]), (true, vec![EventType::COMM_EST])] {
@@ -394,8 +394,8 @@ fn first_packet_of_a_connection_may_be_an_event_in_rts_too() {
     }
 }
 
-/// Whether hardware tells the receive counter whole or cut to the ring no public source says; rdma-core
-/// (`mlx5_parse_cqe`) and Linux look at the ring's part of it alone.
+/// No public source says if hardware reports the whole receive counter or cuts it to the ring; rdma-core
+/// (`mlx5_parse_cqe`) and Linux read only the ring's part of it.
 #[test]
 fn receive_counters_are_told_whole_or_cut_to_the_ring() {
     for cuts in [false, true] {
@@ -448,7 +448,7 @@ fn query_shows_live_state_psns_and_counters() {
     assert_eq!((a.pd(), a.cqn_snd(), a.uar_page()), (7, CQN_SEND, 9));
 }
 
-/// Sends, writes, reads and atomics over a wire with these faults: exactly once, in order, intact.
+/// Runs sends, writes, reads and atomics over a wire with these faults, and checks: exactly once, in order, intact.
 fn everything_survives(seed: u64, faults: LinkFaults) {
     let mut pair = Pair::faulty(seed, faults);
     let rounds: u16 = 20;
@@ -562,7 +562,7 @@ fn everything_survives_corruption() {
 fn everything_survives_a_swarm_of_faults() {
     for seed in 0..60 {
         let mut faults = LinkFaults::swarm(seed);
-        // Seven retries in a row must not be likely to fail.
+        // Failure of seven retries in a row must be unlikely.
         for faults in [&mut faults.a_to_b, &mut faults.b_to_a] {
             for rate in [
                 &mut faults.loss_ppm,

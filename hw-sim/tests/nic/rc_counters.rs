@@ -1,4 +1,4 @@
-//! Reliable connections: what each side's counter set says of it, event by event.
+//! Reliable connections: the counter sets of each side, event by event.
 
 use hw_sim::link::Port;
 use hw_sim::q_counters::QCounter;
@@ -8,7 +8,7 @@ use crate::bench::list;
 use crate::rc_support::*;
 use crate::strict::{named, qp_input, usable};
 
-/// What was counted on a side, by name.
+/// Returns the counters of a side, by name.
 fn counted(side: &Side) -> Vec<(QCounter, u32)> {
     let all = side.host.counted.iter();
     all.map(|(&(_, what), &times)| (what, times)).collect()
@@ -20,7 +20,7 @@ fn drop_packets(pair: &mut Pair, port: Port, which: &'static [usize]) {
 }
 
 #[test]
-fn a_good_wire_has_nothing_counted_but_what_was_asked_for() {
+fn a_good_wire_counts_only_requests() {
     let mut pair = Pair::new();
     pair.b.post_receive(&[(KEY, DATA, 4096)]);
     pair.a.post(&Wqe::send(DATA, 3 * MTU));
@@ -165,8 +165,7 @@ fn a_message_longer_than_its_buffer_is_counted_as_a_local_length_error_there() {
     assert_eq!(counted(&pair.b), there);
 }
 
-/// Linux gives queue pairs their counter set as they leave reset (`__mlx5_ib_modify_qp`), without an optional
-/// parameter.
+/// Linux gives queue pairs their counter set with RST2INIT (`__mlx5_ib_modify_qp`), without an optional parameter.
 #[test]
 fn a_counter_set_exists_to_be_named_and_stays_while_it_is() {
     let (mut bench, resources) = usable();

@@ -1,4 +1,4 @@
-//! Reliable connections: every way to fail, what each side is told, and what is flushed.
+//! Reliable connections: every failure, the result on each side, and the flushed WQEs.
 
 use hw_sim::link::Port;
 use hw_sim::qp::{State, Transition};
@@ -9,7 +9,7 @@ use mlx_prm::{EventType, Syndrome};
 
 use crate::rc_support::*;
 
-/// What both sides say about one failed WQE.
+/// Results of both sides for one failed WQE.
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
     requester: u8,
@@ -17,7 +17,7 @@ struct Outcome {
     events: Vec<EventType>,
 }
 
-/// Posts `wqe` at A, after a good write and before another; both must behave.
+/// Posts `wqe` at A between two good writes, and checks that these have the right results.
 fn outcome(pair: &mut Pair, wqe: &Wqe) -> Outcome {
     pair.a.post(&Wqe::write(DATA, 4, DATA + 0x9000, KEY));
     let index = pair.a.post(wqe);
@@ -43,7 +43,7 @@ fn outcome(pair: &mut Pair, wqe: &Wqe) -> Outcome {
     }
 }
 
-fn told(requester: Syndrome, responder: &[Syndrome], events: &[EventType]) -> Outcome {
+fn expected_outcome(requester: Syndrome, responder: &[Syndrome], events: &[EventType]) -> Outcome {
     Outcome {
         requester: requester.0,
         responder: responder.iter().map(|syndrome| syndrome.0).collect(),
@@ -88,7 +88,7 @@ fn remote_access_errors_fail_the_wqe_and_raise_an_access_event() {
     ];
     for (what, wqe) in cases {
         let mut pair = Pair::new();
-        let expected = told(
+        let expected = expected_outcome(
             Syndrome::REMOTE_ACCESS_ERR,
             &[],
             &[EventType::WQ_ACCESS_ERROR],
@@ -140,7 +140,7 @@ fn invalid_requests_fail_the_wqe_and_raise_an_invalid_request_event() {
             ..Options::default()
         };
         let mut pair = Pair::with_each(&Options::default(), &options);
-        let expected = told(
+        let expected = expected_outcome(
             Syndrome::REMOTE_INVAL_REQ_ERR,
             &[],
             &[EventType::WQ_INVAL_REQ_ERROR],
@@ -156,7 +156,7 @@ fn invalid_requests_fail_the_wqe_and_raise_an_invalid_request_event() {
     }
 }
 
-/// Drivers name a mode wherever they let atomics in (Linux `set_qpc_atomic_flags`, drivers/infiniband/hw/mlx5/qp.c).
+/// Drivers set a mode wherever they permit atomics (Linux `set_qpc_atomic_flags`, drivers/infiniband/hw/mlx5/qp.c).
 #[test]
 fn atomics_that_are_let_in_without_a_mode_are_invalid_requests() {
     let options = Options {
@@ -164,7 +164,7 @@ fn atomics_that_are_let_in_without_a_mode_are_invalid_requests() {
         ..Options::default()
     };
     let mut pair = Pair::with_each(&Options::default(), &options);
-    let expected = told(
+    let expected = expected_outcome(
         Syndrome::REMOTE_INVAL_REQ_ERR,
         &[],
         &[EventType::WQ_INVAL_REQ_ERROR],
@@ -177,7 +177,7 @@ fn atomics_that_are_let_in_without_a_mode_are_invalid_requests() {
 fn an_atomic_of_a_function_without_them_is_an_operation_error_and_a_bug_of_the_driver() {
     let mut pair = Pair::new();
     pair.a.host.atomics = false;
-    let expected = told(Syndrome::LOCAL_QP_OP_ERR, &[], &[]);
+    let expected = expected_outcome(Syndrome::LOCAL_QP_OP_ERR, &[], &[]);
     let wqe = Wqe::compare_swap(DATA, DATA, 1, 2);
     assert_eq!(outcome(&mut pair, &wqe), expected);
     assert_eq!(pair.a.host.bugs.len(), 1, "{:?}", pair.a.host.bugs);
@@ -189,7 +189,7 @@ fn message_longer_than_the_receive_is_a_length_error_there_and_invalid_here() {
         let mut pair = Pair::new();
         pair.b.post_receive(&[(KEY, DATA, bytes - 1)]);
         pair.b.post_receive(&[(KEY, DATA, 4096)]);
-        let expected = told(
+        let expected = expected_outcome(
             Syndrome::REMOTE_INVAL_REQ_ERR,
             &[Syndrome::LOCAL_LENGTH_ERR, Syndrome::WR_FLUSH_ERR],
             &[],
@@ -203,7 +203,7 @@ fn receive_with_a_bad_key_is_a_protection_error_there_and_an_operation_error_her
     for key in [NO_KEY, READ_ONLY, FOREIGN] {
         let mut pair = Pair::new();
         pair.b.post_receive(&[(key, DATA, 64)]);
-        let expected = told(Syndrome::REMOTE_OP_ERR, &[Syndrome::LOCAL_PROT_ERR], &[]);
+        let expected = expected_outcome(Syndrome::REMOTE_OP_ERR, &[Syndrome::LOCAL_PROT_ERR], &[]);
         assert_eq!(outcome(&mut pair, &Wqe::send(DATA, 4)), expected);
     }
 }
@@ -212,7 +212,7 @@ fn receive_with_a_bad_key_is_a_protection_error_there_and_an_operation_error_her
 fn broken_receive_queue_is_catastrophic() {
     let mut pair = Pair::new();
     pair.b.set_receive_record(RQ_ENTRIES + 1);
-    let expected = told(Syndrome::REMOTE_OP_ERR, &[], &[EventType::WQ_CATAS_ERROR]);
+    let expected = expected_outcome(Syndrome::REMOTE_OP_ERR, &[], &[EventType::WQ_CATAS_ERROR]);
     assert_eq!(outcome(&mut pair, &Wqe::send(DATA, 4)), expected);
     assert_eq!(pair.b.host.bugs.len(), 1, "{:?}", pair.b.host.bugs);
 }
@@ -229,7 +229,7 @@ fn gather_from_a_bad_key_is_a_local_protection_error_and_never_reaches_the_peer(
     ];
     for wqe in cases {
         let mut pair = Pair::new();
-        let expected = told(Syndrome::LOCAL_PROT_ERR, &[], &[]);
+        let expected = expected_outcome(Syndrome::LOCAL_PROT_ERR, &[], &[]);
         assert_eq!(outcome(&mut pair, &wqe), expected, "{wqe:?}");
         assert_eq!(pair.b.qp.state(), State::ReadyToSend);
     }
@@ -242,7 +242,7 @@ fn message_longer_than_the_maximum_is_a_local_length_error() {
         ..Options::default()
     };
     let mut pair = Pair::with(&options);
-    let expected = told(Syndrome::LOCAL_LENGTH_ERR, &[], &[]);
+    let expected = expected_outcome(Syndrome::LOCAL_LENGTH_ERR, &[], &[]);
     assert_eq!(
         outcome(&mut pair, &Wqe::write(DATA, 4097, DATA, KEY)),
         expected
@@ -286,7 +286,7 @@ fn answers_owed_before_a_refused_request_are_still_given() {
 fn send_with_invalidate_of_a_bad_key_is_refused() {
     let mut pair = Pair::new();
     pair.b.post_receive(&[(KEY, DATA, 64)]);
-    let expected = told(
+    let expected = expected_outcome(
         Syndrome::REMOTE_ACCESS_ERR,
         &[Syndrome::WR_FLUSH_ERR],
         &[EventType::WQ_ACCESS_ERROR],
@@ -437,7 +437,7 @@ fn reset_drops_wqes_without_completions_and_starts_anew() {
     assert_eq!(pair.a.qp.query().hw_sq_wqebb_counter(), 0);
 }
 
-/// A packet of A towards B, made by hand.
+/// Returns a forged packet of A to B.
 fn forged(operation: Operation, psn: u32, headers: Headers, payload: &[u8]) -> Vec<u8> {
     let mut pair = Pair::new();
     pair.a.post(&Wqe::write(DATA, 1, DATA, KEY));
@@ -618,7 +618,7 @@ fn responses_that_do_not_fit_the_read_are_bad_responses() {
             headers.atomic_ack = Some(hw_sim::wire::AtomicAckEthRepr { original: 1 });
         }
         let mut frame = forged(*operation, FIRST_PSN, headers, payload);
-        // The forged packet goes to B; this one is A's.
+        // The forged packet is addressed to B; this one is for A.
         let mut packet = Packet::parse(&frame).expect("our own packet");
         packet.bth.dest_qpn = qpn(1);
         frame = packet.emit();
@@ -645,14 +645,14 @@ fn packets_with_another_partition_key_are_dropped() {
     assert_eq!(pair.b.host.read(DATA, 4), [0; 4]);
 }
 
-/// A PSN in the past is half of all PSNs: who does not know a connection's cannot have a read of his refused, and so
-/// cannot end it. Linux: drivers/infiniband/sw/rxe/rxe_resp.c, duplicate_request (class D error).
+/// Half of all PSNs are in the past: a sender that does not know the connection's PSNs must not get a NAK for a read,
+/// or it could end the connection. Linux: drivers/infiniband/sw/rxe/rxe_resp.c, duplicate_request (class D error).
 #[test]
 fn read_that_repeats_no_accepted_one_is_dropped_whatever_its_key() {
     let mut pair = Pair::new();
     pair.a.post(&Wqe::read(DATA, 16, DATA, KEY));
     pair.settle();
-    // The longest read is more packets than half of all PSNs.
+    // The longest read has more packets than half of all PSNs.
     let cases = [
         (1, 16),
         (100, 16),

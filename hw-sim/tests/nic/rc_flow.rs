@@ -62,7 +62,7 @@ fn out_of_sequence_packets_draw_a_single_nak() {
         lost |= lose;
         !lose
     });
-    // All requests stand on the wire before B looks at any.
+    // All requests are on the wire before B handles any.
     for _ in 0..4 {
         pair.a.post(&Wqe::write(DATA, 4, DATA, KEY));
     }
@@ -257,7 +257,7 @@ fn receiver_never_ready_exhausts_the_rnr_retries() {
     assert_eq!(pair.count(Port::A, Operation::SendOnly), 3);
 }
 
-/// Linux' software RoCE answers the message behind the one it has no receive for by a sequence NAK.
+/// Linux' software RoCE answers the message behind the one without a receive by a sequence NAK.
 #[test]
 fn sequence_nak_while_the_receiver_is_waited_for_neither_ends_the_wait_nor_counts() {
     let options = Options {
@@ -466,7 +466,7 @@ fn acknowledgements_that_queue_up_merge_into_one() {
 }
 
 #[test]
-fn answers_to_nothing_and_ghosts_are_ignored() {
+fn unexpected_and_duplicate_answers_are_ignored() {
     let mut pair = Pair::new();
     pair.b.post_receive(&[(KEY, DATA, 64)]);
     let mut answers = Vec::new();
@@ -507,7 +507,7 @@ fn a_responder_that_cannot_send_keeps_one_nak_however_often_a_request_comes() {
     pair.b.post_receive(&[(KEY, DATA, 64)]);
     pair.deliver(Port::B, first);
     for _ in 0..100 {
-        // There is no receive for it; in between a duplicate of one that is done.
+        // There is no receive for it; in between comes a duplicate of a completed one.
         pair.deliver(Port::B, second);
         pair.deliver(Port::B, second);
         pair.deliver(Port::B, first);

@@ -1,33 +1,34 @@
-//! Reliable connections on a wire that loses and reorders: how fast work goes on, and what brings it on, time-outs or
-//! NAKs.
+//! Reliable connections on a wire that loses and reorders: throughput, and the part of time-outs and NAKs in
+//! recovery.
 //!
-//! The work is a storage protocol's, so many exchanges at a time: a command by Send, data by Write or Read, an answer
-//! by Send. Time is virtual, and the wire takes none but for what it holds back: all that passes is waiting.
+//! The work is a storage protocol's, with a number of exchanges at a time: a command by Send, data by Write or Read,
+//! an answer by Send. Time is virtual, and the wire has no delay except for reordered frames: all time that passes is
+//! waiting.
 
 use hw_sim::link::{Faults, Link, LinkFaults};
 use hw_sim::q_counters::QCounter;
 
 use crate::rc_support::*;
 
-/// Bytes of data of one.
+/// Bytes of data of one exchange.
 const BYTES: u32 = 4096;
-/// Exchanges of one world.
+/// Number of exchanges of one world.
 const EXCHANGES: usize = 2_000;
-/// 4.096 µs · 2^17, 537 ms: what Linux' RDMA-CM asks for on RoCE (`CMA_IBOE_PACKET_LIFETIME` and one more).
+/// 4.096 µs · 2^17, 537 ms: the value of Linux' RDMA-CM on RoCE (`CMA_IBOE_PACKET_LIFETIME` and one more).
 const ACK_TIMEOUT: u32 = 17;
 
-/// How data goes.
+/// Transfer of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Data {
     /// The target writes it before it answers.
     ByWrite,
-    /// The target reads it, and answers then.
+    /// The target reads it, then answers.
     ByRead,
-    /// The command brings it.
+    /// The command contains it.
     InCommand,
 }
 
-/// What came of a world.
+/// Result of a world.
 #[derive(Clone, Copy, Debug)]
 struct Outcome {
     /// Nanoseconds until the last exchange was done.
@@ -67,9 +68,9 @@ struct World {
     pair: Pair,
     data: Data,
     depth: usize,
-    /// Entries of the completion queues of both sides that were looked at.
+    /// Number of CQEs read on each side.
     seen: [usize; 2],
-    /// Answers that are in.
+    /// Number of answers received.
     done: usize,
     begun: usize,
 }
@@ -118,14 +119,14 @@ impl World {
         self.pair.b.post(&Wqe::send(DATA, 16).unsignalled());
     }
 
-    /// A completion of the host: an answer came.
+    /// Handles a completion of the host: an answer arrived.
     fn at_host(&mut self) {
         self.done += 1;
         self.pair.a.post_receive(&[(KEY, DATA, 64)]);
         self.begin();
     }
 
-    /// One of the target: a command came, or what it read.
+    /// Handles a completion of the target: a command arrived, or its read completed.
     fn at_target(&mut self, is_receive: bool) {
         if is_receive {
             self.pair.b.post_receive(&[(KEY, DATA, 64 + BYTES)]);
@@ -144,7 +145,7 @@ impl World {
         }
     }
 
-    /// What programs do about completions; false if there is none.
+    /// Handles one completion as the programs would; returns false if there is none.
     fn attend(&mut self) -> bool {
         let (a, b) = (&self.pair.a.host.completions, &self.pair.b.host.completions);
         if let Some((_, cqe, _)) = a.get(self.seen[0]) {
@@ -208,7 +209,8 @@ const BOTH: Faults = Faults {
     ..REORDER
 };
 
-/// One exchange at a time has nothing behind what is lost, so that only time tells; of many, the next packet tells.
+/// With one exchange at a time nothing follows a lost packet, so only a timer detects the loss; with many, the next
+/// packet does.
 #[test]
 fn a_wire_of_losses_costs_milliseconds_with_adaptive_retransmission_and_half_seconds_without() {
     println!(
@@ -228,7 +230,7 @@ fn a_wire_of_losses_costs_milliseconds_with_adaptive_retransmission_and_half_sec
     }
 }
 
-/// Each is told by the packet behind it.
+/// The packet behind each loss causes the NAK.
 #[test]
 fn most_losses_among_many_packets_are_recovered_by_naks() {
     for data in [Data::ByWrite, Data::ByRead, Data::InCommand] {

@@ -1,4 +1,4 @@
-//! Queue pairs as objects: which commands are accepted when, which WQEs and doorbells are not.
+//! Queue pairs as objects: commands accepted in each state, and refused WQEs and doorbells.
 
 use hw_sim::qp::QueueMemory;
 use hw_sim::qp::{Qp, Service, State, Transition};
@@ -245,7 +245,7 @@ fn references_are_those_of_the_context() {
     assert_eq!(Side::new(1, &Options::default()).qp.srqn(), None);
 }
 
-/// Posts bytes instead of a WQE, after a good one, and says how the queue ends.
+/// Posts raw bytes as a WQE, after a good one; returns the queue's results and the number of driver bugs.
 fn posted(bytes: &[u8], doorbell: Option<[u8; 8]>) -> (Vec<(u16, u8)>, usize) {
     let mut pair = Pair::new();
     pair.a.post(&Wqe::write(DATA, 4, DATA, KEY));
@@ -307,7 +307,7 @@ fn malformed_wqes_are_operation_errors_and_reported() {
         ("size beyond what was posted", beyond),
     ];
     for (what, bytes) in encoded {
-        // The doorbell itself is right, as far as it goes.
+        // The doorbell itself is right: it repeats the WQE's first bytes.
         let (results, bugs) = posted(&bytes, None);
         assert_eq!(
             (results.last().map(|last| last.1), bugs),

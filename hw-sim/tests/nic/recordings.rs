@@ -1,4 +1,4 @@
-//! Recordings that nobody has made: what they may ask of a replay has bounds.
+//! Forged recordings: a replay bounds the resources they ask for.
 
 use std::io::Cursor;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use hw_sim::{CardRules, Fault, LinkFaults, Profile};
 
 use crate::bench::modest;
 
-/// How the replay of these records ends, which come behind a card of that kind.
+/// Returns the result of replaying these records behind a card of that kind.
 fn end_with(profile: Profile, records: impl IntoIterator<Item = Record>) -> Result<(), String> {
     let card = Record::Card {
         physical: Box::new(profile),
@@ -46,7 +46,7 @@ fn frames(bytes: usize, many: usize) -> impl Iterator<Item = Record> {
 }
 
 #[test]
-fn frames_that_a_world_has_not_taken_in_yet_are_so_many_at_most() {
+fn waiting_frames_of_a_world_are_limited() {
     assert_eq!(end(frames(60, 1_000)), Ok(()));
     for (bytes, many) in [((1 << 20) - 64, 600), (1, 70_000)] {
         let ended = end(frames(bytes, many)).unwrap_err();
@@ -55,7 +55,7 @@ fn frames_that_a_world_has_not_taken_in_yet_are_so_many_at_most() {
 }
 
 #[test]
-fn register_writes_that_a_world_has_not_taken_in_yet_are_so_many_at_most() {
+fn waiting_register_writes_of_a_world_are_limited() {
     let write = Record::Register {
         function: 0,
         offset: 0x4800,
@@ -74,7 +74,7 @@ fn register_writes_that_a_world_has_not_taken_in_yet_are_so_many_at_most() {
 }
 
 #[test]
-fn links_of_every_kind_are_so_many_at_most() {
+fn links_of_every_kind_are_limited() {
     let faults = LinkFaults::NONE;
     let outside = Record::LinkOutside {
         function: 0,
@@ -105,7 +105,7 @@ fn a_command_that_takes_for_ever_is_not_done_before_the_end_of_time() {
 }
 
 #[test]
-fn a_recorded_function_wants_so_many_pages_at_most() {
+fn a_recorded_functions_pages_are_limited() {
     for set in [
         (|profile| profile.pages.boot = u32::MAX) as fn(&mut Profile),
         |profile| profile.pages.init = u32::MAX,

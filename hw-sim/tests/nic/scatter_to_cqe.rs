@@ -1,6 +1,6 @@
-//! Scatter to CQE: short messages that arrive in the completion queue's entry, and not in memory (QPC `cs_res` for what
-//! is received, `cs_req` for what requests bring back). Where the bytes lie is rdma-core's reading of it
-//! (providers/mlx5/cq.c): in front of the entry's other fields, or in the 64 bytes before it.
+//! Scatter to CQE: short data that arrives in the CQE, and not in memory (QPC `cs_res` for receives, `cs_req` for
+//! answers to requests). The places of the bytes are rdma-core's (providers/mlx5/cq.c): in front of the CQE's other
+//! fields, or in the 64 bytes before it.
 
 use hw_sim::link::Port;
 use hw_sim::qp::Qp;
@@ -28,7 +28,7 @@ fn pair((cs_req, cs_res): (u32, u32)) -> Pair {
     pair
 }
 
-/// What lies in an entry: the bytes of format 1, those of format 2, or nothing.
+/// Returns the data in a CQE: of format 1, of format 2, or none.
 fn in_entry(side: &Side, cqe: &Cqe64) -> Option<Vec<u8>> {
     let bytes = usize::try_from(cqe.byte_cnt()).expect("small");
     match cqe.format() {
@@ -142,7 +142,7 @@ fn an_unreliable_connection_scatters_to_the_entry_too() {
     );
 }
 
-/// What the entry holds needs no memory, but room: the length is checked, the key is not looked at.
+/// Data in the CQE needs no memory, but room: the length is checked, the key is not.
 #[test]
 fn a_short_send_that_its_receive_has_no_room_for_is_a_length_error() {
     let mut pair = pair(UP_TO_32);
@@ -203,7 +203,7 @@ fn a_short_read_comes_back_in_the_entry() {
     }
 }
 
-/// As the simulated host, which is little-endian, has a number in memory.
+/// Returns a number as the simulated little-endian host has it in memory.
 fn in_host_order(value: u64) -> [u8; 8] {
     let mut bytes = value.to_be_bytes();
     bytes.reverse();
@@ -211,7 +211,7 @@ fn in_host_order(value: u64) -> [u8; 8] {
 }
 
 #[test]
-fn what_an_atomic_found_comes_back_in_the_entry_as_it_would_lie_in_memory() {
+fn the_original_of_an_atomic_is_in_the_cqe_in_memory_order() {
     let mut pair = pair(UP_TO_32);
     pair.b.host.write(DATA + 128, &in_host_order(77));
     pair.a.post(&Wqe::fetch_add(DATA, DATA + 128, KEY, 3));
@@ -237,8 +237,8 @@ fn a_read_whose_answer_is_lost_is_in_the_entry_once() {
     assert_eq!(in_entry(&pair.a, &sends[0]), Some(pattern(16, 4)));
 }
 
-/// Linux asks for it only where every request is signalled, or a program says that it signals those it wants data of
-/// (drivers/infiniband/hw/mlx5/qp.c, `configure_requester_scat_cqe`).
+/// Linux sets it only if every request is signalled, or if a program promises to signal the requests whose data it
+/// wants (drivers/infiniband/hw/mlx5/qp.c, `configure_requester_scat_cqe`).
 #[test]
 fn a_short_read_without_an_entry_has_nowhere_to_put_its_data() {
     let mut pair = pair(UP_TO_32);
@@ -280,7 +280,7 @@ fn cq(bench: &mut Bench, resources: &Resources, cqe_sz: u32) -> u32 {
     bench.exec_with(&create, &list(&[ring])).unwrap().cqn()
 }
 
-/// The 64 bytes before an entry are the entry before it, where entries have 64.
+/// With entries of 64 bytes, the 64 bytes before an entry are the previous entry.
 #[test]
 fn sixty_four_bytes_need_entries_of_twice_that_size() {
     let (mut bench, resources) = Bench::usable(modest());

@@ -1,5 +1,4 @@
-//! Object rules: what must exist, what must not be in use, what is out of range. Each from both
-//! sides.
+//! Object rules: objects that must exist, objects in use, ranges. Each is tested from both sides.
 
 use mlx_prm::*;
 use std::time::Duration;
@@ -56,7 +55,7 @@ fn uar_pages_stay_clear_of_the_initialization_segment_and_run_out() {
 }
 
 #[test]
-fn what_is_referred_to_cannot_be_destroyed() {
+fn a_referenced_object_cannot_be_destroyed() {
     let (mut bench, resources) = usable();
     let cq = bench
         .create_cq(resources.uar, resources.eq.number, 4)
@@ -241,7 +240,7 @@ fn mtt_key(pd: u32, start: u64, bytes: u64, log_page: u32, octowords: u32) -> Cr
     create
 }
 
-/// Linux `mr.c` `reg_create` asks for permissions in entries by the capability `pg`.
+/// Linux `mr.c` `reg_create` sets permissions in entries with the capability `pg`.
 #[test]
 fn permissions_in_entries_need_the_capability() {
     let (mut bench, resources) = usable();
@@ -430,8 +429,8 @@ pub fn qp_input(resources: &Resources, cqn: u32, record: u64) -> CreateQpIn {
     create
 }
 
-/// rdma-core `mlx5_calc_sq_size` and Linux `calc_sq_size` count 128 bytes for a datagram, however small it is. A
-/// connected queue pair may have one block: perftest's `ib_send_bw -R` makes such a one.
+/// rdma-core `mlx5_calc_sq_size` and Linux `calc_sq_size` reserve 128 bytes for a datagram, however small it is. A
+/// connected queue pair may have one block: perftest's `ib_send_bw -R` makes one.
 #[test]
 fn a_send_queue_is_as_long_as_the_smallest_of_any_known_driver() {
     let (mut bench, resources) = usable();
@@ -604,7 +603,7 @@ fn init2rtr_needs_roce_switched_on() {
     assert_eq!(bench.status(&rtr), CmdStatus::BAD_SYS_STATE);
 }
 
-/// Linux answers EOPNOTSUPP before it comes to that (`set_qpc_atomic_flags`).
+/// Linux returns EOPNOTSUPP before such a command (`set_qpc_atomic_flags`).
 #[test]
 fn remote_atomics_need_the_capability() {
     for atomic in [true, false] {
@@ -802,7 +801,7 @@ fn a_roce_address_has_an_index_a_mac_and_a_version_that_agree() {
     );
 }
 
-/// Linux `lib/gid.c` `mlx5_core_roce_gid_set`: the port is named exactly where there are ports to name.
+/// Linux `lib/gid.c` `mlx5_core_roce_gid_set`: the port is named if and only if `num_vhca_ports` is not 0.
 #[test]
 fn an_address_names_its_port_where_there_are_ports_to_name() {
     for ports in [0, 1] {
@@ -850,7 +849,7 @@ fn registers_of_the_port_answer_and_events_follow_the_answer() {
     assert_eq!(state.state(), 0);
     paos.set_admin_status(1);
     access(&mut bench, RegisterId::PAOS, 0, paos.as_bytes()).unwrap();
-    // Longer than the link trains.
+    // Longer than link training.
     bench.sleep(Duration::from_secs(1));
     assert_eq!(bench.exec(&QueryVportStateIn::new()).unwrap().state(), 1);
 
@@ -964,8 +963,8 @@ fn an_async_eq_that_overruns_is_fatal() {
     assert_eq!(bench.bar.load_u8(0x23d), HealthSyndrome::ASYNC_EQ_OVERRUN.0);
 }
 
-/// Linux mlx5_ib `set_roce_addr`: an entry that is cleared has a version as well, and 0 is RoCE v1. A function without
-/// it refuses that with syndrome 0x12822d (linux-rdma, April 2021).
+/// Linux mlx5_ib `set_roce_addr`: a cleared entry has a version as well, and 0 is RoCE v1. A function without v1
+/// refuses that with syndrome 0x12822d (linux-rdma, April 2021).
 #[test]
 fn an_address_of_a_version_that_the_device_lacks_is_refused_also_where_it_is_cleared() {
     let mut profile = modest();

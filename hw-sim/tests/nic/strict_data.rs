@@ -1,5 +1,4 @@
-//! Queues at work between two functions: overruns, arming, error events, what a link and a seed
-//! make of it.
+//! Queues at work between two functions: overruns, arming, error events, and the effects of a link and a seed.
 
 use driver::Device;
 use hw_sim::{Fault, Faults, FunctionReport, LinkFaults, Profile, Sim, SimConfig};
@@ -45,7 +44,7 @@ impl Side {
         Self::with(sim, modest(), side, log_cq_size, |_| {})
     }
 
-    /// Its queue pair's context changed before it is made.
+    /// Returns a side; `change` edits its queue pair's context before creation.
     pub fn with(
         sim: &Sim,
         mut profile: Profile,
@@ -179,7 +178,7 @@ impl Side {
         );
     }
 
-    /// Posts what follows the control segment of a work request.
+    /// Posts a work request; `body` follows the control segment.
     pub fn post(&mut self, opcode: WqeOpcode, immediate: u32, body: &[u8]) {
         let mut ctrl = CtrlSeg::new();
         ctrl.set_opcode(opcode.bits())
@@ -203,7 +202,7 @@ impl Side {
             .write64(u64::from(self.resources.uar) << 12 | 0x800, bell);
     }
 
-    /// The next completion; the consumer counter goes on.
+    /// Returns the next completion and advances the consumer counter.
     fn poll(&mut self) -> Option<Cqe64> {
         let slot = (self.seen & ((1 << self.cq.log_size) - 1)) as usize;
         let cqe: Cqe64 = self.bench.memory.read_obj(self.cq.at + slot * 64);
@@ -252,7 +251,7 @@ impl Side {
     }
 }
 
-/// Two connected sides over a link.
+/// Returns two sides connected over a link.
 fn pair_in(sim: &Sim, faults: LinkFaults, log_cq_size: u32) -> (Side, Side) {
     let mut a = Side::new(sim, 0, log_cq_size);
     let mut b = Side::new(sim, 1, log_cq_size);
@@ -367,7 +366,7 @@ fn frames_need_a_carrier_and_come_through_once_it_is_back() {
     assert!(sim.report(&a.bench.function).dropped["port down"] > 0);
 }
 
-/// What comes of messages, a link that goes and comes back, and one that loses frames.
+/// Returns log and reports after messages over a link that goes down and up, and over one that loses frames.
 fn history(seal_frames: bool) -> (String, [FunctionReport; 2]) {
     let sim = Sim::new(SimConfig::seeded(5));
     if seal_frames {
@@ -386,7 +385,7 @@ fn history(seal_frames: bool) -> (String, [FunctionReport; 2]) {
         assert_eq!(a.wait_cqe().opcode(), CqeOpcode::REQ);
         assert_eq!(b.wait_cqe().byte_cnt(), bytes);
     };
-    // One packet, several, one more: a way that is known of short frames is not known of long ones.
+    // One packet, several, one again: a route cached for short frames is not valid for long ones.
     [13, 3001, 13, 1, 1024].into_iter().for_each(&mut message);
     for function in &functions {
         sim.inject(function, &Fault::LinkDown);
@@ -405,7 +404,7 @@ fn history(seal_frames: bool) -> (String, [FunctionReport; 2]) {
 }
 
 #[test]
-fn packets_that_nobody_looks_at_have_the_history_of_frames_that_are_looked_at() {
+fn unobserved_packets_have_the_same_log_as_observed_frames() {
     assert_eq!(history(false), history(true));
 }
 
@@ -414,7 +413,7 @@ fn an_unmapped_completion_ring_is_an_access_violation() {
     let (mut a, mut b) = pair();
     a.events();
     b.post_receive(64);
-    // Everything of the sender's memory goes away; its completion cannot be written.
+    // All the sender's memory is unmapped; its completion cannot be written.
     a.bench
         .function
         .dma_unmap(crate::bench::BASE, a.bench.memory.len())
@@ -452,7 +451,7 @@ fn a_seed_replays_byte_for_byte_and_another_seed_differs() {
     assert_ne!(first, lossy_run(12));
 }
 
-/// A writer whose bytes can be looked at afterwards.
+/// A writer whose bytes can be read afterwards.
 #[derive(Clone, Default)]
 struct Tape(Arc<Mutex<Vec<u8>>>);
 

@@ -1,4 +1,4 @@
-//! A driver that writes nonsense: nothing it does may bring the simulator down or wedge it.
+//! A driver that writes random commands: nothing it does may panic or block the simulator.
 
 use hw_sim::Profile;
 use mlx_prm::*;
@@ -10,7 +10,7 @@ use crate::bench::{Bench, Resources, list, modest};
 const ROUNDS: u32 = 3_000;
 
 fn opcode(rng: &mut ChaCha8Rng) -> Opcode {
-    // TEARDOWN_HCA and DISABLE_HCA would end the fun.
+    // TEARDOWN_HCA and DISABLE_HCA would end the test early.
     loop {
         let opcode = Opcode::ALL[rng.random_range(0..Opcode::ALL.len())];
         if !matches!(opcode, Opcode::TEARDOWN_HCA | Opcode::DISABLE_HCA) {
@@ -19,7 +19,7 @@ fn opcode(rng: &mut ChaCha8Rng) -> Opcode {
     }
 }
 
-/// A body that is mostly zero, so that it gets past the reserved bits now and then.
+/// Returns a body that is mostly zero, so that it sometimes passes the check of reserved bits.
 fn body(rng: &mut ChaCha8Rng, resources: &Resources, memory: u64) -> Vec<u8> {
     let mut bytes = vec![0; rng.random_range(8..0x400)];
     for _ in 0..rng.random_range(0..24) {
@@ -27,7 +27,7 @@ fn body(rng: &mut ChaCha8Rng, resources: &Resources, memory: u64) -> Vec<u8> {
         let interesting = [1, 2, 3, 7, 0x0f, 0x1f, 0x3f, 0x80, 0xff, rng.random()];
         bytes[at] = interesting[rng.random_range(0..interesting.len())];
     }
-    // Numbers that exist, in the places where numbers stand.
+    // Existing numbers, at places where commands have numbers.
     let numbers = [resources.uar, resources.pd, resources.eq.number];
     for _ in 0..rng.random_range(0..6) {
         let at = rng.random_range(0..bytes.len() / 4) * 4;
@@ -65,21 +65,21 @@ fn noise(seed: u64, profile: Profile) {
         }
         bench.drain_eq(&mut resources.eq);
         if bench.bar.load_u8(0x23d) != 0 {
-            return; // it died of it, and said so
+            return; // it is dead and reports it
         }
     }
     bench.exec(&NopIn::new()).expect("still answering");
 }
 
 #[test]
-fn nonsense_is_refused_or_ignored_and_never_fatal_to_the_simulator() {
+fn random_commands_are_refused_or_ignored_and_never_fatal_to_the_simulator() {
     for seed in 0..6 {
         noise(seed, modest());
     }
 }
 
 #[test]
-fn nonsense_with_every_optional_feature_on() {
+fn random_commands_with_every_optional_feature() {
     let mut profile = modest();
     for page in [&mut profile.general.max, &mut profile.general.current] {
         page.set_fixed_buffer_size(true)

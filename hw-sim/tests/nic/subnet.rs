@@ -1,8 +1,8 @@
 //! Subnet management of InfiniBand ports: agents that answer from the wire and by MAD_IFC, and a manager that takes a
 //! port from Init to Active.
 //!
-//! Packets here are bytes at the places that IBTA volume 1 gives them (figures "SMP Format - Directed Route" and
-//! "PortInfo"; Linux `struct ib_smp` in include/rdma/ib_smi.h and `struct ib_port_info` have the same).
+//! Packets here are raw bytes at the offsets of IBTA volume 1 (figures "SMP Format - Directed Route" and "PortInfo";
+//! Linux `struct ib_smp` in include/rdma/ib_smi.h and `struct ib_port_info` have the same).
 
 use hw_sim::wire::{
     BthRepr, DethRepr, Headers, Link, LrhPacket, LrhRepr, Network, Opcode, Packet, Psn,
@@ -16,7 +16,7 @@ use crate::bench::{Bench, Resources, modest};
 
 const PERMISSIVE: u16 = 0xffff;
 
-/// A Get of a directed route of one hop, as it leaves its sender.
+/// Returns a Get of a directed route of one hop, as it leaves its sender.
 fn directed(attribute: u16) -> [u8; 256] {
     let mut smp = [0; 256];
     smp[..4].copy_from_slice(&[1, 0x81, 1, 1]);
@@ -52,7 +52,7 @@ fn frame(mad: &[u8; 256], dlid: u16, slid: u16, vl: u8, qpn: u32) -> Vec<u8> {
     packet.emit()
 }
 
-/// What a port answers to a packet from the wire.
+/// Returns a port's answer to a packet from the wire.
 fn exchange(sim: &Sim, function: &SimFunction, frame: Vec<u8>) -> Option<Vec<u8>> {
     sim.deliver(function, &frame);
     sim.advance(Duration::from_micros(10));
@@ -64,7 +64,7 @@ fn mad_in(frame: &[u8]) -> [u8; 256] {
     packet.payload.try_into().unwrap()
 }
 
-/// A port without a driver, whose subnet has a manager outside.
+/// Returns a port without a driver, whose subnet has an outside manager.
 fn port() -> (Sim, Arc<SimFunction>) {
     let sim = Sim::new(SimConfig::seeded(1));
     sim.leave_subnet_to_manager();
@@ -91,7 +91,7 @@ fn a_port_without_a_driver_answers_a_directed_route_that_ends_there() {
     );
     let mad = mad_in(&answer);
     assert_eq!(mad[..4], [1, 0x81, 1, 0x81], "GetResp");
-    // Status with the direction bit, hop pointer, hop count: back at the sender's neighbour.
+    // Status with the direction bit, hop pointer, hop count: back at the node next to the sender.
     assert_eq!(mad[4..8], [0x80, 0, 1, 1]);
     assert_eq!(mad[8..18], asked[8..18], "transaction and attribute");
     assert_eq!(mad[0xc0 + 1], 1, "the return path");
@@ -170,26 +170,26 @@ fn performance_counters_are_read_and_cleared_over_the_wire() {
     assert_eq!(class[64..68], [1, 1, 0x03, 0x00], "all ports, extended");
     let word = |mad: &[u8; 256], at: usize| u32::from_be_bytes(mad[at..at + 4].try_into().unwrap());
     let before = counters(1, 0x12, [1, 0, 0]);
-    // The SMP, the Get of ClassPortInfo, this one: each LRH to ICRC, 8 + 12 + 8 + 256 + 4 bytes.
+    // The SMP, the Get of ClassPortInfo, this one: each from LRH to ICRC, 8 + 12 + 8 + 256 + 4 bytes.
     assert_eq!((word(&before, 100), word(&before, 92)), (3, 3 * 288 / 4));
     let cleared = counters(2, 0x12, [1, 0xff, 0xff]);
     assert_eq!((word(&cleared, 96), word(&cleared, 100)), (0, 0));
     let extended = counters(1, 0x1d, [0xff, 0, 0]);
     assert_eq!(extended[0x40 + 0x27], 1, "one packet since, of all ports");
     assert_eq!(counters(1, 0x12, [2, 0, 0])[5], 0x1c, "port 2");
-    // Packets received alone: bit 15 of CounterSelect.
+    // Clears only the packets received: bit 15 of CounterSelect.
     let cleared = counters(2, 0x12, [1, 0x80, 0]);
     assert_eq!(word(&cleared, 100), 0);
     assert!(word(&cleared, 92) > 0, "their data is counted on");
-    // A frame shorter than its CRC, and than a header.
+    // A frame shorter than its CRC, and than its header.
     counters(2, 0x12, [1, 0xff, 0xff]);
     assert_eq!(exchange(&sim, &function, vec![0]), None);
-    // Its byte, less a CRC, beside those of the Get.
+    // That frame's byte, less a CRC, beside those of the Get.
     assert_eq!(word(&counters(1, 0x12, [1, 0, 0]), 92), (288 + 1 - 2) / 4);
     assert_eq!(sim.report(&function).dropped.get("no LRH"), Some(&1));
 }
 
-/// A Set or Get by MAD_IFC.
+/// Makes a Set or Get by MAD_IFC.
 fn local(bench: &mut Bench, method: u8, attribute: u16, data: &[u8; 64]) -> Smp {
     let mut mad = Smp::new();
     mad.set_base_version(1)
@@ -209,9 +209,9 @@ fn managed() -> (Bench, Resources) {
     (bench, resources)
 }
 
-/// Linux `handle_port_event` (drivers/infiniband/hw/mlx5/main.c) for what each is good for there.
+/// The event subtypes of Linux `handle_port_event` (drivers/infiniband/hw/mlx5/main.c).
 #[test]
-fn the_driver_hears_of_lid_state_prefix_partitions_and_reregistration() {
+fn the_driver_gets_events_of_lid_state_prefix_partitions_and_reregistration() {
     let (mut bench, _) = managed();
     let mut info = PortInfo::from_array(*local(&mut bench, 1, 0x15, &[0; 64]).data());
     assert_eq!((info.port_state(), info.lid(), info.guid_cap()), (2, 0, 8));
@@ -256,7 +256,7 @@ fn the_driver_hears_of_lid_state_prefix_partitions_and_reregistration() {
 }
 
 #[test]
-fn what_a_manager_has_set_outlives_a_reset_of_the_function_and_a_link_that_goes_does_not() {
+fn a_managers_settings_outlive_a_reset_of_the_function_but_not_a_lost_link() {
     let (mut bench, _) = managed();
     let mut info = PortInfo::from_array(*local(&mut bench, 1, 0x15, &[0; 64]).data());
     info.set_lid(5).set_port_physical_state(0);
@@ -287,7 +287,7 @@ fn without_the_m_key_nothing_is_set_and_what_is_read_depends_on_the_protection()
     let (sim, function) = port();
     let mut key = [0; 8];
     for (protection, shown) in [(0, Some(0x5a)), (1, Some(0)), (2, None)] {
-        // Set with the key that is there, from the wire.
+        // Set with the current key, from the wire.
         let mut mad = directed(0x15);
         mad[24..32].copy_from_slice(&key);
         let now = exchange(&sim, &function, frame(&mad, PERMISSIVE, PERMISSIVE, 15, 0));

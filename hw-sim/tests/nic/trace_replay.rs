@@ -1,22 +1,23 @@
-//! The start-up of a real ConnectX-4 Lx, said again to the simulator.
+//! The recorded start-up of a real ConnectX-4 Lx, repeated on the simulator.
 //!
-//! The recording (`mlx-prm/testdata/README.md`) is what Linux's mlx5_core and the card said to each other. Here every
-//! command of it goes to the simulator in recorded order: the recorded entries and mailboxes, byte for byte, except for
-//! what only made sense in that machine. Adapted are: mailbox pointers, page addresses (given pages and event queue
-//! rings lie in the test's memory), and the UAR numbers, which are those the simulator gave where the card had given
-//! others. Mailboxes the recorder left out are made up: a page list out of our own pages, register images out of zeros.
+//! The recording (`mlx-prm/testdata/README.md`) holds the commands of Linux's mlx5_core and the card's answers. Here
+//! every command goes to the simulator in recorded order: the recorded entries and mailboxes, byte for byte, except
+//! for values of that machine. Adapted are: mailbox pointers, page addresses (given pages and event queue rings lie
+//! in the test's memory), and UAR numbers, which the simulator assigns differently. Mailboxes missing from the
+//! recording are made up: a page list of our own pages, register images of zeros.
 //!
-//! The function has the card's identity, which is the profile `connectx-4-lx-14.12`: its capability pages, its page
-//! counts, its firmware version. That way nothing has to be split or trimmed. What is then held against the recording
-//! is behaviour: that each command is accepted at this moment, with these lengths, tokens and reserved bits; what
-//! SET_HCA_CAP leaves behind; what is handed back and what is left alone.
+//! The function has the card's identity, the profile `connectx-4-lx-14.12`: its capability pages, its page counts,
+//! its firmware version. That way nothing has to be split or trimmed. Compared with the recording is behaviour: the
+//! acceptance of each command at its place, with its lengths, tokens and reserved bits; the state after SET_HCA_CAP;
+//! the bytes returned and the bytes left unchanged.
 //!
-//! One thing the card does is not asked of the simulator: before INIT_HCA it signed the entries of its answers although
-//! checksums were off (QUERY_PAGES, twice; over the entry as it was while the card still owned it). No driver looks.
+//! One behaviour of the card is not required of the simulator: before INIT_HCA it signed the entries of its answers
+//! although checksums were off (QUERY_PAGES, twice; over the entry as it was while the card still owned it). No
+//! driver checks that.
 //!
-//! `trace_replay.expected` says how each command fared: *same answer*; *same shape* (zero where the card said zero, and
-//! only there) for numbers that are each device's own; *refused as unsupported*; or *differs*. With `TRACE_BLESS=1` in
-//! the environment it is written anew.
+//! `trace_replay.expected` has the result of each command: *same answer*; *same shape* (zero exactly where the card's
+//! answer was zero) for numbers that are each device's own; *refused as unsupported*; or *differs*. With
+//! `TRACE_BLESS=1` in the environment it is rewritten.
 
 #[path = "../../../mlx-prm/tests/support/trace.rs"]
 #[allow(dead_code, reason = "shared with hw-mlx, which uses all of it")]
@@ -33,15 +34,15 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::bench::{BASE, Bench};
 
-/// DMA address of the pages given to the firmware; the card wanted 50 MiB of them.
+/// DMA address of the pages given to the firmware; the card asked for 50 MiB of them.
 const PAGES: u64 = 0x8000_0000;
-/// Where the mailboxes of a command are, as offsets in the bench's memory.
+/// Offsets of a command's mailboxes in the bench's memory.
 const INPUT: usize = 0x1_0000;
 const OUTPUT: usize = 0x10_0000;
 /// mlx5_core's distance between mailboxes.
 const SPACING: usize = 0x400;
 
-/// Capability page of a recorded answer.
+/// Returns the capability page of a recorded answer.
 fn capability<T: FromBytes>(commands: &[Recorded], kind: CapType, current: bool) -> T {
     let op_mod = if current { kind.current() } else { kind.max() };
     let query = commands
@@ -51,7 +52,7 @@ fn capability<T: FromBytes>(commands: &[Recorded], kind: CapType, current: bool)
     T::read_from_prefix(&answer[0x10..]).expect("a page").0
 }
 
-/// The profile's page is the recorded one, to the last byte.
+/// Asserts that the profile's page equals the recorded one, to the last byte.
 fn same<T: Layout>(commands: &[Recorded], kind: CapType, page: &Page<T>) {
     for (current, known, rest) in [
         (false, &page.max, &page.rest.max),
@@ -66,7 +67,7 @@ fn same<T: Layout>(commands: &[Recorded], kind: CapType, page: &Page<T>) {
     }
 }
 
-/// A function with the card's identity: the profile that was made of this recording.
+/// Returns a function with the card's identity: the profile made from this recording.
 fn connectx4lx(commands: &[Recorded]) -> Profile {
     let wanted = |op_mod| {
         let query = commands
@@ -91,7 +92,7 @@ fn connectx4lx(commands: &[Recorded]) -> Profile {
     profile
 }
 
-/// How a command fared.
+/// Result of a command.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fate {
     Same,
@@ -114,11 +115,11 @@ impl std::fmt::Display for Fate {
     }
 }
 
-/// The conversation so far, from the simulator's end.
+/// State of the replay.
 struct Replay {
     bench: Bench,
     pages_given: u64,
-    /// Our UAR numbers by the card's.
+    /// Our UAR numbers, by the card's.
     uars: BTreeMap<u32, u32>,
 }
 
@@ -138,7 +139,7 @@ impl Replay {
         }
     }
 
-    /// The recorded input message with the addresses and numbers of this machine.
+    /// Returns the recorded input with the addresses and numbers of this machine.
     fn adapted(&mut self, command: &Recorded) -> Vec<u8> {
         let bytes = usize::try_from(command.input.entry.input_length()).expect("a length");
         let mut message = command.question();
@@ -161,7 +162,8 @@ impl Replay {
         message
     }
 
-    /// The chain for the part of a message behind its entry: recorded mailboxes where there are any.
+    /// Writes the mailbox chain for the part of a message behind its entry, from recorded mailboxes as far as there
+    /// are any.
     fn chain(&self, at: usize, recorded: &[CmdMailbox], token: u32, rest: &[u8]) {
         let count = rest.len().div_ceil(MAILBOX_BYTES);
         for (number, data) in rest.chunks(MAILBOX_BYTES).enumerate() {
@@ -184,7 +186,7 @@ impl Replay {
         }
     }
 
-    /// Says one command; the entry as handed back, and the output message.
+    /// Runs one command; returns the entry as handed back, and the output.
     fn say(&mut self, command: &Recorded) -> (CmdQueueEntry, Vec<u8>) {
         let message = self.adapted(command);
         let recorded = &command.input.entry;
@@ -203,7 +205,8 @@ impl Replay {
             self.chain(OUTPUT, &[], token, &vec![0; output_bytes - INLINE_BYTES]);
             entry.set_output_mailbox_pointer(BASE + OUTPUT as u64);
         }
-        // mlx5_core keeps pages for its slot 31 and commands for the others; slots are not told in the recording.
+        // mlx5_core keeps slot 31 for page commands and uses the others for the rest; the recording does not contain
+        // slots.
         let submission = crate::bench::Submission {
             entry: entry.clone(),
             slot: 0,
@@ -225,7 +228,7 @@ impl Replay {
             output.extend_from_slice(mailbox.mailbox_data());
         }
         output.truncate(output_bytes);
-        // Whatever the device does not own it has left alone, as the card did.
+        // The device leaves everything it does not own unchanged, as the card did.
         let mut untouched = entry;
         untouched.set_command_output_inline_data(handed_back.command_output_inline_data());
         untouched
@@ -240,7 +243,7 @@ impl Replay {
         (handed_back, output)
     }
 
-    /// Says one command and compares the answers.
+    /// Runs one command and compares the answers.
     fn replay(&mut self, command: &Recorded) -> Fate {
         let (entry, output) = self.say(command);
         let recorded = command.output.entry.status();
@@ -251,7 +254,7 @@ impl Replay {
             ));
         }
         let answer = command.answer();
-        // The recorder dropped the tail of some answers.
+        // The recorder dropped the end of some answers.
         let length = answer.len();
         let status = CmdStatus(output[0]);
         if status == CmdStatus::BAD_OP {
@@ -277,7 +280,7 @@ impl Replay {
     }
 }
 
-/// Holds two answers against each other, dword by dword.
+/// Compares two answers, dword by dword.
 fn compare(recorded: &[u8], ours: &[u8]) -> Fate {
     let differing: Vec<(usize, &[u8], &[u8])> = recorded
         .chunks(4)

@@ -1,4 +1,4 @@
-//! User contexts: whose objects are whose, and what a context may not do.
+//! User contexts: ownership of objects, and forbidden operations.
 
 use mlx_prm::*;
 
@@ -53,7 +53,7 @@ fn a_context_has_no_right_that_the_device_does_not_announce() {
 }
 
 #[test]
-fn what_one_context_made_is_not_there_for_another_and_the_driver_sees_it_all() {
+fn an_object_of_one_context_is_hidden_from_another_but_not_from_the_driver() {
     let (mut bench, resources) = usable();
     let (one, other) = (context(&mut bench, 0), context(&mut bench, 0));
     let mine = pd(&mut bench, one);
@@ -61,7 +61,7 @@ fn what_one_context_made_is_not_there_for_another_and_the_driver_sees_it_all() {
         bench.status(&dealloc_pd(other, mine)),
         CmdStatus::BAD_RESOURCE
     );
-    // The driver's is not a context's either.
+    // A context cannot destroy the driver's object either.
     assert_eq!(
         bench.status(&dealloc_pd(one, resources.pd)),
         CmdStatus::BAD_RESOURCE
@@ -70,12 +70,12 @@ fn what_one_context_made_is_not_there_for_another_and_the_driver_sees_it_all() {
 }
 
 #[test]
-fn a_context_neither_names_nor_asks_about_what_is_not_its_own() {
+fn a_context_neither_names_nor_queries_foreign_objects() {
     let (mut bench, resources) = usable();
     let uid = context(&mut bench, 0);
     let (_, record) = bench.alloc(8);
     let (_, ring) = bench.alloc(4096);
-    // The doorbell page and the event queue are the driver's.
+    // The doorbell page and the event queue belong to the driver.
     let mut create = cq_input(resources.uar, resources.eq.number, 4, record);
     let pages = crate::bench::list(&[ring]);
     let drivers = bench.exec_with(&create, &pages).unwrap().cqn();
@@ -108,12 +108,12 @@ fn event_queues_that_the_driver_shares_are_named_by_every_context() {
 
 /// Programs that drive queues themselves copy whole WQEs to BlueFlame registers.
 #[test]
-fn the_rest_of_a_wqe_in_a_doorbell_register_is_no_mistake_where_there_are_contexts() {
+fn the_rest_of_a_wqe_in_a_doorbell_register_is_no_driver_bug_with_user_contexts() {
     for (profile, mistakes) in [(modest(), 1), (modest().devx(), 0)] {
         let (bench, resources) = Bench::usable(profile);
         bench.write64(u64::from(resources.uar) << 12 | 0xa08, 0);
         let log = bench.log();
-        assert_eq!(log.matches("where nothing listens").count(), mistakes);
+        assert_eq!(log.matches("which is no doorbell").count(), mistakes);
     }
 }
 
@@ -124,12 +124,12 @@ fn raw_frames_are_a_right_of_their_own() {
         let uid = context(&mut bench, rights);
         let mut create = CreateSqIn::new();
         create.set_uid(uid);
-        // With the right, the completion queue is what is missing next.
+        // With the right, the next missing object is the completion queue.
         assert_eq!(bench.status(&create), status, "{rights:#x}");
     }
 }
 
-/// Without a key, or with a key of bus addresses, memory of others is reached.
+/// Without a key, or with a key of bus addresses, a queue could reach memory of others.
 #[test]
 fn no_context_reaches_memory_without_a_region() {
     let (mut bench, resources) = usable();
@@ -207,7 +207,7 @@ fn a_context_is_destroyed_when_it_owns_nothing() {
     assert_eq!(bench.status(&destroy(0)), CmdStatus::BAD_RESOURCE);
 }
 
-/// As Linux 6.12 ends a program that has a doorbell page mapped.
+/// Linux 6.12 ends a program with a mapped doorbell page like this.
 #[test]
 fn a_context_is_destroyed_before_its_doorbell_pages_and_has_its_number_until_they_are_gone() {
     let (mut bench, _) = usable();
@@ -237,9 +237,9 @@ fn a_context_is_destroyed_before_its_doorbell_pages_and_has_its_number_until_the
     assert!(bench.log().contains("no such user context"));
 }
 
-/// Its number was kept for good once.
+/// A regression test: such a context's number was never freed.
 #[test]
-fn a_context_that_is_over_goes_when_the_driver_frees_its_last_page() {
+fn a_destroyed_context_frees_its_number_with_its_last_page() {
     let mut profile = modest().devx();
     profile.general.set(|caps| {
         caps.set_log_max_uctx(1);

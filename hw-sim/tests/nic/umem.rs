@@ -1,4 +1,4 @@
-//! Queues in user memory, as rdma-core's driver over VFIO gives them: `vfio_devx_umem_reg` in its
+//! Queues in user memory, as created by rdma-core's VFIO driver: `vfio_devx_umem_reg` in its
 //! providers/mlx5/mlx5_vfio.c, and the contexts of its tests/mlx5_base.py (`Mlx5DevxRcResources`).
 
 use mlx_prm::*;
@@ -21,7 +21,7 @@ fn umem_input(pages: u64, log_page_size: u32, offset: u32) -> CreateUmemIn {
     create
 }
 
-/// User memory of one 4 KiB page, `offset` bytes into it: number, and where it is in the bench's memory.
+/// Creates user memory of one 4 KiB page, from `offset` bytes on; returns number, and offset in the bench's memory.
 fn umem(bench: &mut Bench, offset: u32, rights: u64) -> (u32, usize) {
     let (at, iova) = bench.alloc(4096);
     let create = umem_input(1, 0, offset);
@@ -35,7 +35,7 @@ fn destroy(number: u32) -> DestroyUmemIn {
     destroy
 }
 
-/// rdma-core's driver over VFIO gives up (EOPNOTSUPP) on a device without `umem_uid_0`.
+/// rdma-core's VFIO driver gives up (EOPNOTSUPP) on a device without `umem_uid_0`.
 #[test]
 fn user_memory_of_the_driver_itself_is_announced_and_refused_where_it_is_not() {
     let (mut bench, _) = usable();
@@ -114,7 +114,7 @@ fn user_memory_has_a_page_list_of_its_own_length_rights_and_an_offset_within_the
     assert_eq!(bench.status(&destroy(0xdead)), CmdStatus::BAD_RESOURCE);
 }
 
-/// A CQ of 2^4 entries in user memory, its record in another.
+/// Returns a CQ of 2^4 entries in user memory, with its record in another.
 fn cq_in(resources: &Resources, ring: (u32, u64), record: (u32, u64)) -> CreateCqIn {
     let mut create = cq_input(resources.uar, resources.eq.number, 4, record.1);
     create
@@ -268,7 +268,7 @@ fn a_receive_memory_pool_lies_in_user_memory_too() {
     bench.exec(&destroy(record)).unwrap();
 }
 
-/// One queue pair of an InfiniBand port that is connected to itself.
+/// One queue pair of an InfiniBand port, connected to itself.
 #[test]
 fn a_message_loops_through_queues_that_all_lie_in_user_memory() {
     let (mut bench, resources) = usable();
@@ -281,7 +281,7 @@ fn a_message_loops_through_queues_that_all_lie_in_user_memory() {
     for entry in 0..16 {
         bench.memory.store_u8(cq_at + entry * 64 + 63, 0xf1);
     }
-    // Starts within its first page, 64 bytes aligned, and goes over into the second, which lies elsewhere.
+    // Starts inside its first page, 64-byte aligned, and continues in the second, which is not adjacent.
     let (low, low_iova) = bench.alloc(4096);
     let (_, _) = bench.alloc(4096);
     let (high, high_iova) = bench.alloc(4096);
@@ -342,7 +342,7 @@ fn a_message_loops_through_queues_that_all_lie_in_user_memory() {
     // The receive queue is the 256 bytes from 0xfc0 of the first page on: four entries there, the rest in the second.
     bench.memory.write_obj(high + 0xfc0, &segment(text + 0x100));
     bench.memory.store_be32(record_at, 1);
-    // The send queue lies behind it.
+    // The send queue follows it.
     let mut control = CtrlSeg::new();
     control
         .set_opcode(WqeOpcode::SEND.bits())
@@ -369,7 +369,7 @@ fn a_message_loops_through_queues_that_all_lie_in_user_memory() {
     assert_eq!(arrived.as_array(), b"sixteen bytes, 1");
 }
 
-/// Which commands have a `uid`, the layouts say; queries are let through without a place for one.
+/// The layouts define which commands have a `uid`; queries may carry one without a field for it.
 #[test]
 fn a_command_on_behalf_of_a_user_context_that_does_not_exist_is_refused() {
     let (mut bench, resources) = usable();

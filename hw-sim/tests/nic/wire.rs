@@ -1,4 +1,4 @@
-//! RoCE packets: bytes from elsewhere are understood, ours come back, nonsense is refused.
+//! RoCE packets: foreign packets parse, ours round-trip, malformed ones are refused.
 
 use hw_sim::wire::icrc::{self, Encapsulation};
 use hw_sim::wire::{
@@ -102,7 +102,7 @@ fn a_notification_of_congestion_is_emitted_as_a_connectx_4_emits_it() {
     let ip = Ipv4Repr {
         src: [10, 0, 17, 1],
         dst: [10, 0, 18, 1],
-        // Code point 48, which DCQCN's notifications have by default, and ECT(0).
+        // Code point 48, the default of DCQCN's notifications, and ECT(0).
         tos: 0xc2,
         ident: 0x718c,
         dont_fragment: true,
@@ -193,7 +193,7 @@ fn bth(opcode: Opcode) -> BthRepr {
     }
 }
 
-/// Every opcode that exists, with headers that fit it.
+/// Returns every opcode that exists, with matching headers.
 fn all_opcodes() -> Vec<(Opcode, Headers)> {
     let headers = |opcode: Opcode| {
         let operation = opcode.operation();
@@ -324,7 +324,7 @@ fn any_single_flipped_bit_is_noticed_or_is_one_that_routers_may_change() {
             let mut damaged = frame.clone();
             damaged[bit / 8] ^= 0x80 >> (bit % 8);
             if let Ok(got) = Packet::parse(&damaged) {
-                // Only what the ICRC masks may differ, and none of it is addressing or payload.
+                // Only bits that the ICRC masks may differ, and none of them are addresses or payload.
                 assert_eq!(
                     (got.headers, got.payload),
                     (clean.headers, clean.payload),
@@ -369,7 +369,7 @@ fn a_packet_of_no_whole_number_of_words_is_refused() {
         payload: &[1, 2, 3, 4],
     }
     .emit();
-    // Three bytes of payload and no padding, all lengths and the ICRC made to fit.
+    // Three bytes of payload and no padding, with all lengths and the ICRC adjusted.
     let end = frame.len() - icrc::BYTES - 1;
     frame.truncate(end);
     for length in [14 + 5, 14 + 40 + 5] {
@@ -420,7 +420,7 @@ fn random_bytes_and_damaged_packets_never_panic() {
     }
 }
 
-/// Emits into a buffer full of `0xa5`, so that a byte nobody wrote shows.
+/// Emits into a buffer full of `0xa5`, so that an unwritten byte shows.
 fn emitted(bytes: usize, emit: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let mut out = vec![0xa5; bytes];
     emit(&mut out);
@@ -576,7 +576,7 @@ fn grh_area_of_an_ipv4_datagram_is_its_header_at_the_end() {
     assert_eq!(area[20..], frame[14..34]);
 }
 
-/// IBTA volume 1, annex A14: XRCETH follows the BTH of every request, and no answer.
+/// IBTA volume 1, annex A14: XRCETH follows the BTH of every request, and of no response.
 #[test]
 fn an_xrc_request_names_its_shared_receive_queue_right_behind_the_bth() {
     let headers = Headers {

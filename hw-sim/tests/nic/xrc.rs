@@ -1,5 +1,5 @@
 //! XRC queue pairs (IBTA volume 1, annex A14): one that sends and one that receives, connected, and shared receive
-//! queues that the sender names message by message. How the contexts look is `create_user_qp` and `create_xrc_tgt_qp`
+//! queues that the sender names in each message. The contexts are those of `create_user_qp` and `create_xrc_tgt_qp`
 //! of Linux drivers/infiniband/hw/mlx5/qp.c.
 
 use mlx_prm::*;
@@ -20,7 +20,7 @@ struct XrcSrq {
     taken: usize,
 }
 
-/// Both ends on one InfiniBand function.
+/// Both ends, on one InfiniBand function.
 struct Ends {
     bench: Bench,
     resources: Resources,
@@ -157,7 +157,7 @@ impl Ends {
             .store_be32(srq.record, u32::from(srq.posted));
     }
 
-    /// Posts what stands behind the control segment: an XRC segment first.
+    /// Posts a work request; behind the control segment it has an XRC segment first.
     fn post(&mut self, opcode: WqeOpcode, srqn: u32, segments: &[[u8; 16]]) {
         let mut control = CtrlSeg::new();
         let size = u32::try_from(segments.len()).unwrap() + 2;
@@ -189,7 +189,7 @@ impl Ends {
         );
     }
 
-    /// The sender's completion of its `number`th WQE: its opcode, and the syndrome if it failed.
+    /// Returns the sender's completion of its `number`th WQE: its opcode, and the syndrome if it failed.
     fn sent(&self, number: usize) -> (CqeOpcode, u8) {
         let cqe: Cqe64 = self.bench.memory.read_obj(self.sends.at + number * 64);
         (cqe.opcode(), cqe.as_error().syndrome())

@@ -1,8 +1,6 @@
-//! A driver of the barest kind: configuration space, registers and DMA memory, one command at a
-//! time, no checks of its own.
+//! A minimal driver: configuration space, registers and DMA memory, one command at a time, no checks of its own.
 //!
-//! It shares the layouts with the simulator and no logic with anybody: what it writes is what the
-//! test says.
+//! It shares only layouts with the simulator, and no logic with any driver: it writes exactly what the test asks for.
 
 use driver::{Clock, Device, Instant, Interrupt, SharedMemory};
 use hw_sim::{Profile, Sim, SimConfig, SimFunction};
@@ -20,7 +18,7 @@ const OUTPUT_MAILBOXES: usize = 0x10_0000;
 const FREE: usize = 0x20_0000;
 const MAILBOX_SPACING: usize = 0x400;
 
-/// A function and what a driver needs to talk to it.
+/// A function with the state of its driver.
 pub struct Bench {
     pub sim: Sim,
     pub function: Arc<SimFunction>,
@@ -32,14 +30,14 @@ pub struct Bench {
     slot: usize,
 }
 
-/// How a command ended: not delivered, or refused with status and syndrome.
+/// Failure of a command: not delivered, or refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     Delivery(DeliveryStatus),
     Refused(CmdStatus),
 }
 
-/// What stands in an entry before it is submitted.
+/// A command entry before its submission.
 #[derive(Clone)]
 pub struct Submission {
     pub entry: CmdQueueEntry,
@@ -47,7 +45,7 @@ pub struct Submission {
 }
 
 impl Bench {
-    /// A function after power-on, its memory mapped, nothing else done.
+    /// Returns a function after power-on, with its memory mapped and nothing else done.
     pub fn power_on(profile: Profile) -> Self {
         let sim = Sim::new(SimConfig::seeded(1));
         Self::in_world(&sim, profile)
@@ -57,7 +55,7 @@ impl Bench {
         Self::of(sim, sim.add_function(profile))
     }
 
-    /// A function that is there already.
+    /// Returns a bench of an existing function.
     pub fn of(sim: &Sim, function: Arc<SimFunction>) -> Self {
         let memory = SharedMemory::anonymous(MEMORY).unwrap();
         function.dma_map(BASE, memory.clone(), 0, MEMORY).unwrap();
@@ -75,14 +73,14 @@ impl Bench {
         }
     }
 
-    /// Queue address written, bus master on, firmware booted.
+    /// Returns a function with its queue address written, bus mastering on, and firmware booted.
     pub fn ready(profile: Profile) -> Self {
         let bench = Self::power_on(profile);
         bench.start();
         bench
     }
 
-    /// What is written before the firmware has come up is lost.
+    /// Waits for the firmware, because earlier writes are lost, and writes queue address and bus mastering.
     pub fn start(&self) {
         self.sleep(Duration::from_millis(100));
         self.write32(0x10, high(BASE));
@@ -90,34 +88,34 @@ impl Bench {
         self.function.config_write(4, &[0x06, 0x00]);
     }
 
-    /// ENABLE_HCA done.
+    /// Returns a function after ENABLE_HCA.
     pub fn enabled(profile: Profile) -> Self {
         let mut bench = Self::ready(profile);
         bench.exec(&EnableHcaIn::new()).unwrap();
         bench
     }
 
-    /// Boot pages given.
+    /// Returns a function with its boot pages given.
     pub fn booted(profile: Profile) -> Self {
         let mut bench = Self::enabled(profile);
         bench.satisfy_pages(1);
         bench
     }
 
-    /// INIT_HCA done.
+    /// Returns a function after INIT_HCA.
     pub fn initialised(profile: Profile) -> Self {
         let mut bench = Self::booted(profile);
         bench.bring_up();
         bench
     }
 
-    /// From booted to initialised.
+    /// Brings a booted function to the initialised stage.
     pub fn bring_up(&mut self) {
         self.satisfy_pages(2);
         self.exec(&InitHcaIn::new()).unwrap();
     }
 
-    /// Everything of a usable function: UAR, EQ for all events on vector 0 (armed), RoCE on.
+    /// Returns a usable function: UAR, EQ for all events on vector 0 (armed), RoCE on.
     pub fn usable(profile: Profile) -> (Self, Resources) {
         let mut bench = Self::initialised(profile);
         let resources = bench.resources();
@@ -156,7 +154,7 @@ impl Bench {
         self.bar.load_be32(offset)
     }
 
-    /// Memory of the bench; offset and DMA address.
+    /// Allocates memory of the bench; returns offset and DMA address.
     pub fn alloc(&mut self, bytes: usize) -> (usize, u64) {
         let at = self.next.next_multiple_of(4096);
         self.next = at + bytes;
@@ -164,7 +162,7 @@ impl Bench {
         (at, BASE + at as u64)
     }
 
-    /// An entry for a command, its mailboxes filled.
+    /// Returns an entry for a command, its mailboxes filled.
     pub fn prepare(&mut self, input: &[u8], output_length: usize) -> Submission {
         let slot = self.slot;
         self.slot = (self.slot + 1) % 4;
@@ -203,7 +201,7 @@ impl Bench {
         BASE + at as u64
     }
 
-    /// The first input mailbox, to spoil it.
+    /// Edits a mailbox, to damage it.
     pub fn edit_mailbox(&self, output: bool, number: usize, edit: impl FnOnce(&mut CmdMailbox)) {
         let at = if output {
             OUTPUT_MAILBOXES
@@ -225,8 +223,7 @@ impl Bench {
         self.memory.read_obj(QUEUE + slot * 64)
     }
 
-    /// Waits until the device hands the slot back; `None` if it does not within ten virtual
-    /// seconds.
+    /// Waits until the device hands the slot back; returns `None` if it does not within ten virtual seconds.
     pub fn collect(&self, slot: usize) -> Option<(DeliveryStatus, Vec<u8>)> {
         for _ in 0..1_000 {
             let entry = self.entry(slot);
@@ -251,7 +248,7 @@ impl Bench {
         output
     }
 
-    /// Runs raw bytes.
+    /// Runs a command of raw bytes.
     pub fn raw(&mut self, input: &[u8], output_length: usize) -> Result<Vec<u8>, Failure> {
         let submission = self.prepare(input, output_length);
         self.submit(&submission);
@@ -269,7 +266,7 @@ impl Bench {
         self.exec_with(input, &[])
     }
 
-    /// A command with something behind its fixed part.
+    /// Runs a command with bytes behind its fixed part.
     pub fn exec_with<C: Command>(&mut self, input: &C, tail: &[u8]) -> Result<C::Out, Failure> {
         let mut bytes = input.as_bytes().to_vec();
         bytes.extend_from_slice(tail);
@@ -277,7 +274,7 @@ impl Bench {
         Ok(C::Out::read_from_bytes(&output).unwrap())
     }
 
-    /// The status of a refusal.
+    /// Runs a command; returns its status.
     pub fn status<C: Command>(&mut self, input: &C) -> CmdStatus {
         self.status_with(input, &[])
     }
@@ -296,7 +293,7 @@ impl Bench {
         self.exec(&query).unwrap().num_pages()
     }
 
-    /// Gives what QUERY_PAGES asks for; the addresses.
+    /// Gives the pages that QUERY_PAGES asks for; returns their addresses.
     pub fn satisfy_pages(&mut self, op_mod: u32) -> Vec<u64> {
         let count = self.query_pages(op_mod);
         self.give_pages(count)
@@ -315,7 +312,7 @@ impl Bench {
         self.exec_with(&give, &list(pages))
     }
 
-    /// Takes pages back.
+    /// Takes pages back; returns their addresses.
     pub fn take_pages(&mut self, most: u32) -> Vec<u64> {
         let mut take = ManagePagesIn::new();
         take.set_op_mod(2).set_input_num_entries(most);
@@ -327,7 +324,7 @@ impl Bench {
             .collect()
     }
 
-    /// An EQ with 2^log_size entries, armed.
+    /// Creates an EQ with 2^log_size entries, armed.
     pub fn create_eq(
         &mut self,
         uar: u32,
@@ -379,7 +376,7 @@ impl Bench {
         );
     }
 
-    /// The next entry of an EQ, consumed.
+    /// Consumes the next entry of an EQ.
     pub fn next_eqe(&self, eq: &mut EventQueue) -> Option<Eqe> {
         let slot = (eq.consumer & ((1 << eq.log_size) - 1)) as usize;
         let eqe: Eqe = self.memory.read_obj(eq.at + slot * 64);
@@ -391,7 +388,7 @@ impl Bench {
         Some(eqe)
     }
 
-    /// Consumes everything; the types seen.
+    /// Consumes all entries; returns their types.
     pub fn drain_eq(&self, eq: &mut EventQueue) -> Vec<EventType> {
         let mut types = Vec::new();
         while let Some(eqe) = self.next_eqe(eq) {
@@ -401,7 +398,7 @@ impl Bench {
         types
     }
 
-    /// A CQ with 2^log_size entries.
+    /// Creates a CQ with 2^log_size entries.
     pub fn create_cq(
         &mut self,
         uar: u32,
@@ -426,7 +423,7 @@ impl Bench {
         })
     }
 
-    /// A key for the whole of the bench's memory, by DMA address.
+    /// Creates a key for the whole of the bench's memory, by DMA address.
     pub fn create_pa_key(&mut self, pd: u32) -> u32 {
         let mut create = CreateMkeyIn::new();
         create
@@ -442,8 +439,8 @@ impl Bench {
         self.exec(&create).unwrap().mkey_index() << 8 | 0x42
     }
 
-    /// Tells the card of an address: in the vport's unicast list, and in the port's forwarding table where the function
-    /// may write it.
+    /// Announces an address to the card: in the vport's unicast list, and in the port's forwarding table where the
+    /// function may write it.
     pub fn announce(&mut self, mac: [u8; 6]) {
         self.list_addresses(0, &[mac]);
         if !self.is_virtual() {
@@ -451,7 +448,7 @@ impl Bench {
         }
     }
 
-    /// An entry of the forwarding table.
+    /// Sets an entry of the forwarding table.
     pub fn let_in(&mut self, index: u32, mac: [u8; 6]) {
         let mut set = SetL2TableEntryIn::new();
         set.set_table_index(index);
@@ -473,14 +470,14 @@ impl Bench {
         self.exec_with(&modify, &list(&entries)).unwrap();
     }
 
-    /// Whether the function is a virtual one, as its device number says.
+    /// Returns whether the function is virtual, by its device number.
     pub fn is_virtual(&self) -> bool {
         let mut id = [0; 2];
         self.function.config_read(2, &mut id);
         id == [0x18, 0x10]
     }
 
-    /// RoCE on, the address announced, and a GID: the index it has.
+    /// Turns RoCE on, announces the address, and adds a GID; returns its index.
     pub fn enable_roce(&mut self, gid: [u8; 16], mac: [u8; 6]) {
         let mut modify = ModifyNicVportContextIn::new();
         modify.field_select_mut().set_roce_en(true);
@@ -511,10 +508,10 @@ impl Bench {
     }
 }
 
-/// Event types the bench asks for.
+/// Event types that the bench subscribes to.
 pub const ALL_EVENTS: u64 = 0x001f_2ebe;
 
-/// What most tests need.
+/// Objects that most tests need.
 pub struct Resources {
     pub uar: u32,
     pub pd: u32,
@@ -547,17 +544,17 @@ pub fn cq_input(uar: u32, eqn: u32, log_size: u32, record: u64) -> CreateCqIn {
     create
 }
 
-/// 64-bit numbers as they stand in a command.
+/// Returns 64-bit numbers as bytes of a command.
 pub fn list(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
 }
 
-/// A MAC address as an entry of a vport's lists.
+/// Returns a MAC address as an entry of a vport's lists.
 pub fn entry([a, b, c, d, e, f]: [u8; 6]) -> u64 {
     u64::from_be_bytes([0, 0, a, b, c, d, e, f])
 }
 
-/// A profile that wants few pages and none at run time.
+/// Returns a profile that needs few pages and none at run time.
 pub fn modest() -> Profile {
     let mut profile = Profile::default();
     profile.pages.init = 8;

@@ -1,16 +1,16 @@
-//! Where frames go: rules made of lists, the forwarding table, misses, spoof check, VLAN.
+//! Forwarding of frames: rules from lists, the forwarding table, misses, spoof check, VLAN.
 
 use super::rig::*;
 use hw_sim::wire::Vlan;
 use hw_sim::{CardRules, VfSettings};
 use mlx_prm::*;
 
-/// PF, VF 0, VF 1, far end.
+/// Frames received by PF, VF 0, VF 1, far end: none.
 const NOBODY: [usize; 4] = [0; 4];
 
-/// Linux `eswitch.c` `esw_add_uc_addr`: the only maker of rules is the vport's own unicast list. Neither the address
-/// the administrator gave (`mlx5_esw_set_vport_mac_locked` writes address and GUID alone), nor one in the RoCE address
-/// table.
+/// Linux `eswitch.c` `esw_add_uc_addr`: rules come only from the vport's own unicast list, neither from the address
+/// that the administrator gave (`mlx5_esw_set_vport_mac_locked` writes address and GUID alone), nor from the RoCE
+/// address table.
 #[test]
 fn unicast_reaches_a_virtual_function_that_lists_its_address_and_no_other() {
     let mut rig = Rig::new();
@@ -51,9 +51,9 @@ fn set_roce_address(rig: &mut Rig, mac: [u8; 6]) {
     rig.vfs[0].bench.exec(&set).unwrap();
 }
 
-/// The switch stays on the card: what is for a neighbour never leaves it ("Add SR-IOV (FDB) support", 2015).
+/// The switch is inside the card: frames between its functions never leave it ("Add SR-IOV (FDB) support", 2015).
 #[test]
-fn what_is_for_a_neighbour_does_not_leave_the_card() {
+fn a_frame_for_another_function_of_the_card_does_not_leave_it() {
     let mut rig = Rig::announced();
     let before = rig.sim.report(&rig.far.bench.function).dropped;
     send(&mut rig.vfs[0], &frame(VF_MACS[0], VF_MACS[1]));
@@ -62,42 +62,42 @@ fn what_is_for_a_neighbour_does_not_leave_the_card() {
     assert_eq!(rig.sim.report(&rig.far.bench.function).dropped, before);
 }
 
-/// A miss from a vport leaves by the wire; a miss from the wire is the physical function's.
+/// A miss from a vport leaves by the wire; a miss from the wire goes to the physical function.
 #[test]
-fn what_no_rule_knows_goes_out_or_to_the_physical_function() {
+fn a_miss_leaves_by_the_wire_or_goes_to_the_physical_function() {
     let mut rig = Rig::announced();
     send(&mut rig.vfs[0], &frame(VF_MACS[0], FAR_MAC));
     assert_eq!(rig.received(), [0, 0, 0, 1]);
-    // The forwarding table lets it in, no list has it: the miss goes to the physical function.
-    rig.pf.bench.let_in(5, STRANGER);
+    // The forwarding table lets it in, and no list has it: the miss goes to the physical function.
+    rig.pf.bench.let_in(5, UNKNOWN_MAC);
     set_promiscuity(&mut rig.pf, [true, false, false]);
-    send(&mut rig.far, &frame(FAR_MAC, STRANGER));
+    send(&mut rig.far, &frame(FAR_MAC, UNKNOWN_MAC));
     assert_eq!(rig.received(), [1, 0, 0, 0]);
 }
 
 /// Linux `lib/mpfs.c`: unicast from the wire to an address that is not in the port's forwarding table is dropped;
 /// firmware option UNKNOWN_UPLINK_MAC_FLOOD is off by default.
 #[test]
-fn unicast_from_the_wire_that_nobody_announced_is_dropped_before_the_switch() {
+fn unicast_from_the_wire_to_an_unannounced_address_is_dropped() {
     let mut rig = Rig::announced();
-    send(&mut rig.far, &frame(FAR_MAC, STRANGER));
+    send(&mut rig.far, &frame(FAR_MAC, UNKNOWN_MAC));
     assert_eq!(rig.received(), NOBODY);
-    assert_eq!(rig.pf.dropped("address nobody announced"), 1);
-    // A list alone is no entry where the physical function writes the table itself.
-    rig.pf.bench.list_addresses(0, &[PF_MAC, STRANGER]);
-    send(&mut rig.far, &frame(FAR_MAC, STRANGER));
+    assert_eq!(rig.pf.dropped("unannounced address"), 1);
+    // A list alone makes no entry if the physical function writes the table itself.
+    rig.pf.bench.list_addresses(0, &[PF_MAC, UNKNOWN_MAC]);
+    send(&mut rig.far, &frame(FAR_MAC, UNKNOWN_MAC));
     assert_eq!(rig.received(), NOBODY);
-    rig.pf.bench.let_in(1, STRANGER);
-    send(&mut rig.far, &frame(FAR_MAC, STRANGER));
+    rig.pf.bench.let_in(1, UNKNOWN_MAC);
+    send(&mut rig.far, &frame(FAR_MAC, UNKNOWN_MAC));
     assert_eq!(rig.received(), [1, 0, 0, 0]);
     let mut delete = DeleteL2TableEntryIn::new();
     delete.set_table_index(1);
     rig.pf.bench.exec(&delete).unwrap();
-    send(&mut rig.far, &frame(FAR_MAC, STRANGER));
+    send(&mut rig.far, &frame(FAR_MAC, UNKNOWN_MAC));
     assert_eq!(rig.received(), NOBODY);
 }
 
-/// Whether the factory address needs an entry no source says; the strict side is that it does.
+/// No source says if the factory address needs an entry; the default is the strict side.
 #[test]
 fn the_factory_address_needs_an_entry_unless_the_card_has_one() {
     for (passes, expected) in [(false, 0), (true, 1)] {
@@ -110,10 +110,10 @@ fn the_factory_address_needs_an_entry_unless_the_card_has_one() {
     }
 }
 
-/// Linux `eswitch.c` `esw_add_mc_addr`, `update_allmulti_vports`: a group goes to who lists it and to the wire. All
-/// stations are a group (`en_fs.c` `mlx5e_fill_addr_array` puts them first in the list).
+/// Linux `eswitch.c` `esw_add_mc_addr`, `update_allmulti_vports`: a group's frames go to the vports that list it and
+/// to the wire. The broadcast address is a group (`en_fs.c` `mlx5e_fill_addr_array` puts it first in the list).
 #[test]
-fn groups_and_all_stations_reach_who_lists_them() {
+fn groups_and_broadcast_reach_the_vports_that_list_them() {
     let mut rig = Rig::announced();
     for group in [GROUP, BROADCAST] {
         send(&mut rig.far, &frame(FAR_MAC, group));
@@ -137,13 +137,13 @@ fn groups_and_all_stations_reach_who_lists_them() {
     }
 }
 
-/// Linux `eswitch.c` `esw_update_vport_rx_mode` zeroes the bits of a vport without trust; `esw_apply_vport_rx_mode`
-/// makes two rules of those of one with it: all groups, and what came from the wire and matched nothing.
+/// Linux `eswitch.c` `esw_update_vport_rx_mode` clears the bits of a vport without trust; `esw_apply_vport_rx_mode`
+/// makes two rules from those of a trusted one: all groups, and frames from the wire that match nothing.
 #[test]
 fn promiscuity_counts_with_trust_and_never_shows_a_neighbours_frames() {
     let mut rig = Rig::announced();
     set_promiscuity(&mut rig.vfs[0], [true; 3]);
-    send(&mut rig.far, &frame(FAR_MAC, STRANGER));
+    send(&mut rig.far, &frame(FAR_MAC, UNKNOWN_MAC));
     send(&mut rig.far, &frame(FAR_MAC, GROUP));
     assert_eq!(rig.received()[1], 0, "it is not trusted");
     let trusted = VfSettings {
@@ -151,7 +151,7 @@ fn promiscuity_counts_with_trust_and_never_shows_a_neighbours_frames() {
         ..VfSettings::default()
     };
     rig.set_vf(0, trusted);
-    send(&mut rig.far, &frame(FAR_MAC, STRANGER));
+    send(&mut rig.far, &frame(FAR_MAC, UNKNOWN_MAC));
     send(&mut rig.far, &frame(FAR_MAC, GROUP));
     assert_eq!(
         rig.received()[1],
@@ -165,10 +165,10 @@ fn promiscuity_counts_with_trust_and_never_shows_a_neighbours_frames() {
         [0, 2],
         "what matched a rule is not shown"
     );
-    send(&mut rig.pf, &frame(PF_MAC, STRANGER));
+    send(&mut rig.pf, &frame(PF_MAC, UNKNOWN_MAC));
     assert_eq!(rig.received()[1], 0, "only what the wire brought is");
     set_promiscuity(&mut rig.vfs[0], [true, false, false]);
-    send(&mut rig.far, &frame(FAR_MAC, STRANGER));
+    send(&mut rig.far, &frame(FAR_MAC, UNKNOWN_MAC));
     assert_eq!(
         rig.received()[1],
         0,
@@ -176,7 +176,7 @@ fn promiscuity_counts_with_trust_and_never_shows_a_neighbours_frames() {
     );
 }
 
-/// Linux `fs_core.c` joins destinations of one match: both owners of an address get every frame.
+/// Linux `fs_core.c` joins the destinations of one match: both owners of an address get every frame.
 #[test]
 fn an_address_in_two_lists_is_delivered_twice() {
     let mut rig = Rig::announced();
@@ -185,10 +185,10 @@ fn an_address_in_two_lists_is_delivered_twice() {
     assert_eq!(rig.received(), [0, 1, 1, 0]);
 }
 
-/// Linux `main.c` `mlx5_core_set_hca_defaults` sets `disable_uc_local_lb`: a function's own frames do not come back
-/// then.
+/// Linux `main.c` `mlx5_core_set_hca_defaults` sets `disable_uc_local_lb`: then a function's own frames do not loop
+/// back.
 #[test]
-fn a_function_hears_itself_only_where_it_may() {
+fn own_frames_loop_back_only_where_permitted() {
     let mut rig = Rig::announced();
     rig.vfs[0].allow_loopback(3);
     send(&mut rig.vfs[0], &frame(VF_MACS[0], VF_MACS[0]));
@@ -202,8 +202,8 @@ fn a_function_hears_itself_only_where_it_may() {
     assert_eq!(rig.vfs[0].dropped("own frame"), 1);
 }
 
-/// Linux `esw/acl/ingress_lgcy.c`: with the spoof check, what does not come from the administrator's address is
-/// dropped; without an address that is everything.
+/// Linux `esw/acl/ingress_lgcy.c`: with the spoof check, frames from other than the administrator's address are
+/// dropped; without an address all are.
 #[test]
 fn a_spoofed_source_address_is_dropped() {
     let mut rig = Rig::announced();
@@ -215,7 +215,7 @@ fn a_spoofed_source_address_is_dropped() {
     rig.set_vf(0, checked);
     send(&mut rig.vfs[0], &frame(VF_MACS[0], FAR_MAC));
     assert_eq!(rig.received(), [0, 0, 0, 1]);
-    send(&mut rig.vfs[0], &frame(STRANGER, FAR_MAC));
+    send(&mut rig.vfs[0], &frame(UNKNOWN_MAC, FAR_MAC));
     assert_eq!(rig.received(), NOBODY);
     assert_eq!(rig.vfs[0].dropped("source address is not the vport's"), 1);
     rig.set_vf(
@@ -229,8 +229,8 @@ fn a_spoofed_source_address_is_dropped() {
     assert_eq!(rig.received(), NOBODY, "without an address it is mute");
 }
 
-/// Linux `esw/acl/egress_lgcy.c` and `eswitch.c` `modify_esw_vport_cvlan`: the tag is put on and taken off on the way,
-/// and what is not of the VLAN does not arrive.
+/// Linux `esw/acl/egress_lgcy.c` and `eswitch.c` `modify_esw_vport_cvlan`: the switch inserts and strips the tag, and
+/// drops frames of other VLANs.
 #[test]
 fn a_virtual_function_in_a_vlan_does_not_see_its_tag() {
     let mut rig = Rig::announced();
@@ -261,7 +261,7 @@ fn a_virtual_function_in_a_vlan_does_not_see_its_tag() {
     assert_eq!(rig.received(), NOBODY, "of another VLAN, or of none");
 }
 
-/// mlx5e writes the same MTU into port and vport, 22 bytes more than IP's (`en_main.c` `mlx5e_set_mtu`,
+/// mlx5e writes the same MTU for port and vport, 22 bytes more than IP's (`en_main.c` `mlx5e_set_mtu`,
 /// `MLX5E_SW2HW_MTU`).
 #[test]
 fn a_vport_carries_frames_up_to_its_mtu() {
@@ -279,7 +279,7 @@ fn a_vport_carries_frames_up_to_its_mtu() {
     modify.field_select_mut().set_mtu(true);
     modify.nic_vport_context_mut().set_mtu(1000);
     rig.vfs[1].bench.exec(&modify).unwrap();
-    // 14 bytes of header in front, 4 of check sequence behind.
+    // A header of 14 bytes in front, a check sequence of 4 behind.
     send(
         &mut rig.vfs[0],
         &frame_of(VF_MACS[0], VF_MACS[1], 1000 - 18),

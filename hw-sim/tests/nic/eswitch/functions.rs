@@ -1,4 +1,4 @@
-//! What a virtual function is: identity, what it may do, what outlives its resets.
+//! Virtual functions: identity, permissions, and state that survives their resets.
 
 use super::rig::*;
 use crate::bench::Bench;
@@ -57,7 +57,7 @@ fn a_virtual_function_has_no_address_until_its_administrator_gives_one() {
 
 /// Linux `vport.c`: a driver never writes its own vport's permanent address, and a manager only with `other_vport`.
 #[test]
-fn nobody_writes_his_own_permanent_address() {
+fn a_function_cannot_write_its_own_permanent_address() {
     let mut rig = Rig::new();
     let mut modify = ModifyNicVportContextIn::new();
     modify.field_select_mut().set_permanent_address(true);
@@ -76,8 +76,8 @@ fn nobody_writes_his_own_permanent_address() {
     assert_eq!(lenient.vfs[0].bench.status(&modify), CmdStatus::OK);
 }
 
-/// The forwarding table is the port's (the commit that made Linux's `lib/mpfs.c`); other vports and functions are their
-/// manager's. Nothing changes by a refused command.
+/// The forwarding table belongs to the port (the commit that made Linux's `lib/mpfs.c`), other vports and functions
+/// to their manager. A refused command changes nothing.
 #[test]
 fn a_virtual_function_may_not_name_others_nor_the_switch() {
     let mut rig = Rig::announced();
@@ -116,8 +116,8 @@ fn a_virtual_function_may_not_name_others_nor_the_switch() {
     assert!(link_is_up(&mut rig.vfs[1]));
 }
 
-/// Complete logs of ConnectX-5 virtual functions (firmware 16.26, 16.27) show no refused register although mlx5e writes
-/// PAOS and PMTU on every function: taken, and the port stays as it is.
+/// Complete logs of ConnectX-5 virtual functions (firmware 16.26, 16.27) show no refused register although mlx5e
+/// writes PAOS and PMTU on every function: the writes are accepted without effect.
 #[test]
 fn a_virtual_functions_writes_to_the_port_are_taken_without_effect() {
     let mut rig = Rig::announced();
@@ -151,8 +151,8 @@ fn a_virtual_functions_writes_to_the_port_are_taken_without_effect() {
     }
 }
 
-/// A virtual function's memory is its physical one's business (Linux `pagealloc.c` `func_id_to_type`): asked, it wants
-/// nothing.
+/// A virtual function's memory is given to its physical function (Linux `pagealloc.c` `func_id_to_type`): its own
+/// QUERY_PAGES asks for none.
 #[test]
 fn a_virtual_function_wants_no_pages() {
     let rig = Rig::new();
@@ -164,9 +164,10 @@ fn a_virtual_function_wants_no_pages() {
     bench.exec(&InitHcaIn::new()).unwrap();
 }
 
-/// The lists are the function's and go with its reset; address, GUID and link state are the switch's and stay.
+/// The lists belong to the function and are lost in its reset; address, GUID and link state belong to the switch and
+/// stay.
 #[test]
-fn a_reset_empties_the_lists_and_leaves_what_the_administrator_said() {
+fn a_reset_empties_the_lists_and_leaves_the_administrators_settings() {
     let mut rig = Rig::announced();
     let given = VfSettings {
         mac: Some(VF_MACS[0]),
@@ -177,5 +178,5 @@ fn a_reset_empties_the_lists_and_leaves_what_the_administrator_said() {
     driver::Device::reset(&*rig.vfs[0].bench.function);
     assert_eq!(rig.card.vf(0), Some(given));
     send(&mut rig.far, &frame(FAR_MAC, VF_MACS[0]));
-    assert_eq!(rig.pf.dropped("address nobody announced"), 1);
+    assert_eq!(rig.pf.dropped("unannounced address"), 1);
 }

@@ -1,7 +1,7 @@
-//! What a physical function's driver does for its virtual ones: the commands of `echo 2 > sriov_numvfs`, `ip link set …
-//! vf` and of the change handler, as Linux 6.12 sends them (`sriov.c` `mlx5_device_enable_sriov`, `eswitch.c`
+//! A physical function's driver managing its virtual functions: the commands of `echo 2 > sriov_numvfs`, `ip link set
+//! … vf` and of the change handler, as Linux 6.12 sends them (`sriov.c` `mlx5_device_enable_sriov`, `eswitch.c`
 //! `mlx5_esw_vport_enable`, `esw_vport_change_handle_locked`, `esw/legacy.c` `esw_create_legacy_fdb_table`,
-//! `fs_cmd.c`). A script, because monitors of virtual machines hide the SR-IOV capability.
+//! `fs_cmd.c`). It is a script, because virtual machine monitors hide the SR-IOV capability.
 
 use super::rig::*;
 use crate::bench::{Bench, list};
@@ -17,7 +17,7 @@ const LOG_SIZE: u32 = 7;
 const ALL_MULTICAST_AT: u32 = (1 << LOG_SIZE) - 2;
 const PROMISCUOUS_AT: u32 = (1 << LOG_SIZE) - 1;
 const WIRE: u32 = 0xffff;
-/// Unicast, multicast and promiscuity, as `arm_vport_context_events_cmd` asks in legacy mode.
+/// Unicast, multicast and promiscuity: the events of `arm_vport_context_events_cmd` in legacy mode.
 const LEGACY_EVENTS: u32 = 0b1011;
 
 /// The manager's tables.
@@ -48,7 +48,7 @@ fn create_table(bench: &mut Bench, kind: FlowTableType, level: u32, vport: u32) 
     bench.exec(&create).unwrap().table_id()
 }
 
-/// A group: what it compares, and where.
+/// A flow group: its criteria and position.
 struct Group {
     kind: FlowTableType,
     vport: u32,
@@ -161,13 +161,13 @@ impl Fdb {
         (set, list(&to))
     }
 
-    /// `__esw_fdb_set_vport_rule`.
+    /// Sets a rule (`__esw_fdb_set_vport_rule`).
     fn rule(&self, bench: &mut Bench, index: u32, value: &FteMatchParam, vports: &[u32]) {
         let (set, to) = self.entry(index, value, vports);
         bench.exec_with(&set, &to).unwrap();
     }
 
-    /// A rule for an address; where it is.
+    /// Adds a rule for an address; returns its index.
     fn address(&mut self, bench: &mut Bench, mac: [u8; 6], vports: &[u32]) -> u32 {
         let index = self.next;
         self.next += 1;
@@ -184,7 +184,7 @@ impl Fdb {
         bench.exec(&delete).unwrap();
     }
 
-    /// The end of `mlx5_eswitch_disable_sriov`: groups, misses, tables.
+    /// Destroys groups, misses, tables (the end of `mlx5_eswitch_disable_sriov`).
     fn destroy(self, bench: &mut Bench) {
         for group in self.groups {
             let mut destroy = DestroyFlowGroupIn::new();
@@ -226,7 +226,7 @@ fn arm(bench: &mut Bench, vport: u32, events: u32) {
     bench.exec(&modify).unwrap();
 }
 
-/// Whose context has changed, as events say.
+/// Returns the vports whose context has changed, from the events.
 fn changed(side: &mut Side) -> Vec<u16> {
     let mut vports = Vec::new();
     let eq = &mut side.resources.eq;
@@ -240,7 +240,7 @@ fn changed(side: &mut Side) -> Vec<u16> {
     vports
 }
 
-/// The manager reads the list of a vport.
+/// Reads the unicast list of a vport for its manager.
 fn unicast_list(bench: &mut Bench, vport: u32) -> Vec<u64> {
     let mut query = QueryNicVportContextIn::new();
     query.set_other_vport(true).set_vport_number(vport);
@@ -280,8 +280,8 @@ fn set_address(bench: &mut Bench, vport: u32, mac: [u8; 6], node_guid: u64) {
     bench.exec(&modify).unwrap();
 }
 
-/// Linux `esw_vport_setup` and the change handler: once there is an FDB, what it says is so, and what lists say is only
-/// what its writer reads.
+/// Linux `esw_vport_setup` and the change handler: once there is an FDB, its rules decide, and the lists are only
+/// input for the manager.
 #[test]
 fn with_an_fdb_the_managers_rules_decide_and_lists_are_what_it_reads() {
     let mut rig = Rig::new();
@@ -308,11 +308,11 @@ fn with_an_fdb_the_managers_rules_decide_and_lists_are_what_it_reads() {
     send(&mut rig.pf, &frame(PF_MAC, VF_MACS[0]));
     send(&mut rig.far, &frame(FAR_MAC, VF_MACS[0]));
     assert_eq!(rig.received(), [0, 2, 0, 0]);
-    // All stations: whoever lists them, and the wire.
+    // Broadcast: vports that list it, and the wire.
     fdb.address(&mut rig.pf.bench, BROADCAST, &[1, 2, WIRE]);
     send(&mut rig.vfs[0], &frame(VF_MACS[0], BROADCAST));
     assert_eq!(rig.received(), [0, 0, 1, 1]);
-    // A second owner of the same address: the entry's destinations are written anew.
+    // A second owner of the same address: the entry's destinations are replaced.
     rig.vfs[1].bench.list_addresses(0, &[VF_MACS[0]]);
     let (mut set, to) = fdb.entry(index, &dmac(VF_MACS[0]), &[1, 2]);
     set.set_op_mod(1);
@@ -335,7 +335,7 @@ fn with_an_fdb_the_managers_rules_decide_and_lists_are_what_it_reads() {
     );
 }
 
-/// Linux `esw_apply_vport_rx_mode`: all groups to the vport and the wire; what came from the wire and matched nothing.
+/// Linux `esw_apply_vport_rx_mode`: all groups to the vport and the wire; frames from the wire that match nothing.
 #[test]
 fn the_promiscuous_rule_matches_what_the_wire_brings_alone() {
     let mut rig = Rig::new();
@@ -344,18 +344,18 @@ fn the_promiscuous_rule_matches_what_the_wire_brings_alone() {
     set_promiscuity(&mut rig.vfs[1], [true; 3]);
     fdb.rule(&mut rig.pf.bench, ALL_MULTICAST_AT, &multicast, &[2, WIRE]);
     fdb.rule(&mut rig.pf.bench, PROMISCUOUS_AT, &source(0xffff), &[2]);
-    rig.pf.bench.let_in(0, STRANGER);
-    send(&mut rig.far, &frame(FAR_MAC, STRANGER));
+    rig.pf.bench.let_in(0, UNKNOWN_MAC);
+    send(&mut rig.far, &frame(FAR_MAC, UNKNOWN_MAC));
     send(&mut rig.far, &frame(FAR_MAC, GROUP));
     assert_eq!(rig.received(), [0, 0, 2, 0]);
-    send(&mut rig.vfs[0], &frame(VF_MACS[0], STRANGER));
+    send(&mut rig.vfs[0], &frame(VF_MACS[0], UNKNOWN_MAC));
     assert_eq!(rig.received()[2], 0, "a neighbour's frame goes to the wire");
 }
 
-/// Linux reads the lists and then arms (`esw_vport_change_handle_locked`): one event for each arming, and a change in
-/// between is told when it arms again, unless the card forgets it.
+/// Linux reads the lists and then arms (`esw_vport_change_handle_locked`): one event for each arming; a change in
+/// between is reported at the next arming, unless the card does not remember it.
 #[test]
-fn a_change_is_told_once_for_each_arming_and_none_is_lost() {
+fn a_change_is_reported_once_for_each_arming_and_none_is_lost() {
     for remembers_changes in [true, false] {
         let mut rig = Rig::with(CardRules {
             remembers_changes,
@@ -404,8 +404,8 @@ fn the_manager_gives_address_guid_and_state() {
     );
 }
 
-/// Linux `esw/acl/ingress_lgcy.c` and `egress_lgcy.c`: the access lists of a vport whose spoof check is on, and of one
-/// in a VLAN (here without tags put on or off).
+/// Linux `esw/acl/ingress_lgcy.c` and `egress_lgcy.c`: the access lists of a vport whose spoof check is on, and of
+/// one in a VLAN (here without inserting or stripping tags).
 #[test]
 fn access_lists_stand_before_and_behind_the_switch() {
     let mut rig = Rig::announced();
@@ -453,17 +453,17 @@ fn access_lists_stand_before_and_behind_the_switch() {
     }
     send(&mut rig.vfs[0], &frame(VF_MACS[0], FAR_MAC));
     assert_eq!(rig.received(), [0, 0, 0, 1]);
-    send(&mut rig.vfs[0], &frame(STRANGER, FAR_MAC));
+    send(&mut rig.vfs[0], &frame(UNKNOWN_MAC, FAR_MAC));
     assert_eq!(rig.received(), [0; 4]);
     assert_eq!(rig.vfs[0].dropped("access list of its vport"), 1);
-    send(&mut rig.vfs[1], &frame(STRANGER, FAR_MAC));
+    send(&mut rig.vfs[1], &frame(UNKNOWN_MAC, FAR_MAC));
     assert_eq!(rig.received(), [0, 0, 0, 1], "it is that vport's list");
 }
 
-/// Linux `fs_cmd.c` validates nothing; the firmware does. A vport that is not there, a virtual function's hand, a
-/// receive queue as destination.
+/// Linux `fs_cmd.c` validates nothing; the firmware does. The cases: a vport that does not exist, a command of a
+/// virtual function, a receive queue as destination.
 #[test]
-fn what_is_no_rule_of_the_switch_is_refused() {
+fn an_impossible_rule_of_the_switch_is_refused() {
     let mut rig = Rig::new();
     let fdb = Fdb::create(&mut rig.pf.bench);
     let (set, to) = fdb.entry(0, &dmac(VF_MACS[0]), &[3]);
@@ -482,10 +482,10 @@ fn what_is_no_rule_of_the_switch_is_refused() {
 }
 
 /// Linux `sriov.c` `mlx5_device_enable_sriov`, and the comment in `ecpf.c`: a function waits in pre-initialization
-/// until its manager enables it. The firmware asks the manager for its memory first (`pagealloc.c`
+/// until its manager enables it. The firmware first requests its memory from the manager (`pagealloc.c`
 /// `req_pages_handler`).
 #[test]
-fn a_virtual_function_boots_when_its_manager_has_enabled_and_fed_it() {
+fn a_virtual_function_boots_once_its_manager_has_enabled_it_and_given_pages() {
     let sim = hw_sim::Sim::new(hw_sim::SimConfig::seeded(1));
     let card = card(&sim, waiting());
     let mut pf = Side::on(Bench::of(&sim, card.physical()));
@@ -527,8 +527,8 @@ fn a_virtual_function_boots_when_its_manager_has_enabled_and_fed_it() {
     assert_eq!(pf.bench.status(&disable), CmdStatus::BAD_RES_STATE, "twice");
 }
 
-/// What Linux' `release_all_pages` was measured with: a reset of a virtual function gives its memory back to the
-/// physical one's driver, and its next driver's INIT_HCA waits until that has given it anew (`pagealloc.c`
+/// The measurement in the commit of Linux' `release_all_pages`: a reset of a virtual function returns its memory to
+/// the physical function's driver. Its next driver's INIT_HCA waits until that has given it again (`pagealloc.c`
 /// `req_pages_handler`), or fails if it cannot.
 #[test]
 fn a_reset_gives_a_virtual_functions_pages_back_and_its_next_start_takes_new_ones() {
@@ -556,7 +556,7 @@ fn a_reset_gives_a_virtual_functions_pages_back_and_its_next_start_takes_new_one
         assert_eq!(ended(&vf, slot), CmdStatus::OK);
         assert_eq!(page_request(&mut pf), None);
     }
-    // A manager without memory says so.
+    // A manager without memory reports it.
     driver::Device::reset(&*vf.function);
     assert_eq!(page_request(&mut pf), Some((1, -wanted)));
     assert_eq!(take_pages(&mut pf, wanted), wanted);
@@ -568,7 +568,7 @@ fn a_reset_gives_a_virtual_functions_pages_back_and_its_next_start_takes_new_one
     assert_eq!(ended(&vf, slot), CmdStatus::NO_RESOURCES);
 }
 
-/// A function's driver comes as far as INIT_HCA, and does not wait for the answer; the command's slot.
+/// Runs a function's driver up to INIT_HCA, without waiting for the answer; returns the command's slot.
 fn begin_init(vf: &mut Bench) -> usize {
     vf.start();
     vf.exec(&EnableHcaIn::new()).unwrap();
@@ -577,13 +577,13 @@ fn begin_init(vf: &mut Bench) -> usize {
     init.slot
 }
 
-/// How a command ended.
+/// Returns the status of a command.
 fn ended(vf: &Bench, slot: usize) -> CmdStatus {
     let (_, output) = vf.collect(slot).expect("an answer");
     CmdStatus(output[0])
 }
 
-/// The manager gives function 1 so many pages.
+/// Gives pages to function 1 as its manager.
 fn give_pages(pf: &mut Side, pages: i32) {
     let given: Vec<u64> = (0..pages).map(|_| pf.bench.alloc(4096).1).collect();
     let mut give = ManagePagesIn::new();
@@ -593,7 +593,7 @@ fn give_pages(pf: &mut Side, pages: i32) {
     pf.bench.exec_with(&give, &list(&given)).unwrap();
 }
 
-/// The manager takes so many pages of function 1 back; how many it got.
+/// Takes pages of function 1 back as its manager; returns their number.
 fn take_pages(pf: &mut Side, pages: i32) -> i32 {
     let mut take = ManagePagesIn::new();
     take.set_op_mod(2);
@@ -604,9 +604,9 @@ fn take_pages(pf: &mut Side, pages: i32) -> i32 {
     i32::from_be_bytes(out[8..12].try_into().unwrap())
 }
 
-/// Linux `pci_irq.c` `mlx5_set_msix_vec_count`: the maximum page of a virtual function is read, its
-/// `dynamic_msix_table_size` changed, and all of it written; the function's configuration space says so before its
-/// driver is bound.
+/// Linux `pci_irq.c` `mlx5_set_msix_vec_count`: it reads the maximum page of a virtual function, changes its
+/// `dynamic_msix_table_size`, and writes the whole page; configuration space has the new size before a driver is
+/// bound.
 #[test]
 fn the_manager_sizes_the_interrupt_table_of_a_virtual_function_out_of_a_pool() {
     let sim = hw_sim::Sim::new(hw_sim::SimConfig::seeded(1));
@@ -651,7 +651,7 @@ fn the_manager_sizes_the_interrupt_table_of_a_virtual_function_out_of_a_pool() {
     assert_eq!(size(1, 12), CmdStatus::BAD_RES_STATE, "it has a driver");
 }
 
-/// Function and pages of the next page request.
+/// Returns function and pages of the next page request.
 fn page_request(side: &mut Side) -> Option<(u16, i32)> {
     let eq = &mut side.resources.eq;
     let eqe = std::iter::from_fn(|| side.bench.next_eqe(eq))
@@ -663,8 +663,8 @@ fn page_request(side: &mut Side) -> Option<(u16, i32)> {
     Some((function, pages))
 }
 
-/// Linux `eswitch.c` `mlx5_eswitch_get_vport_stats` adds up what a virtual function's vport has counted, and asks
-/// for its maximum capabilities (`vport.c` `mlx5_vport_get_other_func_cap`).
+/// Linux `eswitch.c` `mlx5_eswitch_get_vport_stats` sums the counters of a virtual function's vport, and queries its
+/// maximum capabilities (`vport.c` `mlx5_vport_get_other_func_cap`).
 #[test]
 fn the_manager_reads_counters_and_capabilities_of_its_virtual_functions() {
     let mut rig = Rig::announced();

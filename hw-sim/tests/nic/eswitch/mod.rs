@@ -1,5 +1,5 @@
-//! A card: its port, its functions, and the switch between them in legacy mode. What is expected is what Linux relies
-//! on (6.12, `drivers/net/ethernet/mellanox/mlx5/core`), and each test names the place.
+//! A card: its port, its functions, and the switch between them in legacy mode. Expected is what Linux relies on
+//! (6.12, `drivers/net/ethernet/mellanox/mlx5/core`); each test names the place.
 
 mod delivery;
 mod functions;

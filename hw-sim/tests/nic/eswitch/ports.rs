@@ -6,7 +6,7 @@ use hw_sim::{CardRules, Fault, LinkFaults, LinkState, Sim, SimConfig, VfSettings
 use mlx_prm::*;
 use std::time::Duration;
 
-/// Longer than a link trains.
+/// Longer than link training.
 const TRAINED: Duration = Duration::from_millis(200);
 
 fn with_state(state: LinkState) -> VfSettings {
@@ -33,10 +33,10 @@ fn up(rig: &mut Rig) -> [bool; 3] {
     [&mut rig.pf, vf0, vf1].map(link_is_up)
 }
 
-/// `ip link set PF down` is PAOS down (Linux `en_main.c` `mlx5e_modify_admin_state`). Functions that follow the wire go
-/// down with it, and are told once each; one whose state is 'enable' stays up.
+/// `ip link set PF down` is PAOS down (Linux `en_main.c` `mlx5e_modify_admin_state`). Functions that follow the wire
+/// go down with it, with one event each; one whose state is 'enable' stays up.
 #[test]
-fn virtual_functions_follow_the_physical_port_unless_told_otherwise() {
+fn virtual_functions_follow_the_physical_port_unless_set_otherwise() {
     let mut rig = Rig::announced();
     rig.set_vf(1, with_state(LinkState::Up));
     assert_eq!(up(&mut rig), [true; 3]);
@@ -52,8 +52,8 @@ fn virtual_functions_follow_the_physical_port_unless_told_otherwise() {
     assert_eq!(port_events(&mut rig.vfs[0]), [PortChange::ACTIVE]);
 }
 
-/// The netdev ABI's link states of a virtual function: 'enable' reaches neighbours with the cable out, 'auto' does not,
-/// 'disable' nothing at all. What is lost meanwhile is counted (Linux `esw/legacy.c`
+/// The netdev ABI's link states of a virtual function, without a cable: 'enable' reaches the card's other functions,
+/// 'auto' does not, 'disable' reaches nothing. Lost frames are counted (Linux `esw/legacy.c`
 /// `mlx5_esw_query_vport_drop_stats`).
 #[test]
 fn with_the_cable_out_only_enabled_functions_reach_each_other() {
@@ -77,8 +77,8 @@ fn with_the_cable_out_only_enabled_functions_reach_each_other() {
     assert!(!link_is_up(&mut rig.vfs[0]));
 }
 
-/// What is lost at a vport that is down it counts, one way and the other, and its manager asks (Linux `esw/legacy.c`
-/// `mlx5_esw_query_vport_drop_stats`: `receive_discard_vport_down`, `transmit_discard_vport_down`).
+/// A vport that is down counts the frames it loses in both directions, and its manager queries them (Linux
+/// `esw/legacy.c` `mlx5_esw_query_vport_drop_stats`: `receive_discard_vport_down`, `transmit_discard_vport_down`).
 #[test]
 fn frames_lost_at_a_vport_that_is_down_are_counted_there() {
     let mut rig = Rig::announced();
@@ -91,7 +91,7 @@ fn frames_lost_at_a_vport_that_is_down_are_counted_there() {
         (received, counters.transmit_discard_vport_down())
     };
     rig.set_vf(0, with_state(LinkState::Down));
-    // From its neighbour, from the wire, to all; and what it says itself.
+    // From the card's other function, from the wire; then its own.
     send(&mut rig.vfs[1], &frame(VF_MACS[1], VF_MACS[0]));
     send(&mut rig.far, &frame(FAR_MAC, VF_MACS[0]));
     assert_eq!(lost(&mut rig, 1), (2, 0));
@@ -104,9 +104,9 @@ fn frames_lost_at_a_vport_that_is_down_are_counted_there() {
     assert_eq!(rig.received(), [0, 1, 0, 0]);
 }
 
-/// A link trains before it is up, and is gone at once; functions are told when it is there.
+/// A link trains before it is up, and goes down at once; functions get an event when it is up.
 #[test]
-fn a_link_trains_and_then_everybody_is_told() {
+fn a_link_trains_and_then_all_functions_get_an_event() {
     let mut rig = Rig::with(CardRules {
         link_training: Duration::from_secs(2),
         ..CardRules::default()
@@ -131,7 +131,8 @@ fn a_link_trains_and_then_everybody_is_told() {
     }
 }
 
-/// The administrative state is the port's, not the driver's: a reset of the physical function leaves it.
+/// The administrative state belongs to the port, not to the driver: a reset of the physical function leaves it
+/// unchanged.
 #[test]
 fn the_administrative_state_stays_over_a_reset() {
     let mut rig = Rig::announced();

@@ -7,16 +7,16 @@ use mlx_prm::*;
 
 /// The physical function.
 pub const PF_MAC: [u8; 6] = [2, 0, 0, 0, 1, 0];
-/// What the virtual functions' drivers call themselves.
+/// Addresses of the virtual functions' drivers.
 pub const VF_MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 1, 1], [2, 0, 0, 0, 1, 2]];
-/// Whoever is at the other end of the wire.
+/// Address at the other end of the wire.
 pub const FAR_MAC: [u8; 6] = [2, 0, 0, 0, 2, 0];
-/// Nobody.
-pub const STRANGER: [u8; 6] = [2, 9, 9, 9, 9, 9];
+/// An address of no function.
+pub const UNKNOWN_MAC: [u8; 6] = [2, 9, 9, 9, 9, 9];
 pub const GROUP: [u8; 6] = [0x33, 0x33, 0, 0, 0, 1];
 pub const BROADCAST: [u8; 6] = [0xff; 6];
 
-/// A card, all of its functions up and steering every frame to a receive queue; nothing announced but the far end.
+/// A card with all functions up and steering every frame to a receive queue; only the far end is announced.
 pub struct Rig {
     pub sim: Sim,
     pub card: SimCard,
@@ -71,7 +71,7 @@ impl Rig {
         rig
     }
 
-    /// Everybody has announced his address.
+    /// Returns a rig in which every function has announced its address.
     pub fn announced() -> Self {
         let mut rig = Self::new();
         rig.pf.bench.announce(PF_MAC);
@@ -90,7 +90,7 @@ impl Rig {
         assert!(self.card.set_vf(index, settings));
     }
 
-    /// Who has received something since this was last asked: physical function, virtual ones, far end.
+    /// Returns the number of frames received since the last call: physical function, virtual ones, far end.
     pub fn received(&mut self) -> [usize; 4] {
         self.sides().map(|side| {
             let frames = std::iter::from_fn(|| side.received()).count();
@@ -100,7 +100,7 @@ impl Rig {
     }
 }
 
-/// A frame between two addresses.
+/// Returns a frame between two addresses.
 pub fn frame(from: [u8; 6], to: [u8; 6]) -> Vec<u8> {
     frame_of(from, to, 64)
 }
@@ -113,7 +113,7 @@ pub fn frame_of(from: [u8; 6], to: [u8; 6], payload: usize) -> Vec<u8> {
     frame
 }
 
-/// The same with a tag.
+/// Returns such a frame with a tag.
 pub fn tagged(from: [u8; 6], to: [u8; 6], vlan: u16, priority: u16) -> Vec<u8> {
     let mut frame = frame(from, to);
     let [a, b] = (priority << 13 | vlan).to_be_bytes();
@@ -127,7 +127,7 @@ pub fn send(side: &mut Side, frame: &[u8]) {
     while side.sent().is_some() {}
 }
 
-/// Unicast, multicast, all.
+/// Sets promiscuity: unicast, multicast, all.
 pub fn set_promiscuity(side: &mut Side, [unicast, multicast, all]: [bool; 3]) {
     let mut modify = ModifyNicVportContextIn::new();
     modify.field_select_mut().set_promisc(true);
@@ -143,7 +143,7 @@ pub fn link_is_up(side: &mut Side) -> bool {
     side.bench.exec(&QueryVportStateIn::new()).unwrap().state() == 1
 }
 
-/// Events of the port since this was last asked.
+/// Returns the port's events since the last call.
 pub fn port_events(side: &mut Side) -> Vec<PortChange> {
     let mut seen = Vec::new();
     let eq = &mut side.resources.eq;

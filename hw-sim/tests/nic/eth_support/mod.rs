@@ -1,5 +1,5 @@
 //! One side of an Ethernet link: a function with a send queue, a receive queue and steering, driven by commands and
-//! bare memory.
+//! memory accesses.
 
 use crate::bench::{Bench, CompletionQueue, Failure, Resources, list, modest};
 use hw_sim::{LinkFaults, Profile, Sim, SimConfig};
@@ -16,20 +16,20 @@ pub const BUFFER: usize = 2048;
 pub const RESET: u32 = 0;
 pub const READY: u32 = 1;
 pub const ERROR: u32 = 3;
-/// Checksums asked for: IPv4 header and TCP or UDP.
+/// `cs_flags` for the checksums of IPv4 header and TCP or UDP.
 pub const CHECKSUMS: u8 = 0xc0;
 
-/// Where a queue lies.
+/// Location of a queue.
 #[derive(Clone, Copy, Debug)]
 pub enum Place {
-    /// In the pages behind its command, so many 64ths of a page into the first.
+    /// In the pages behind its command, at this offset in 64ths of the first page.
     Pages(u32),
-    /// In user memory, so many bytes into it.
+    /// In user memory, at this offset in bytes.
     Umem(u32),
 }
 
 impl Place {
-    /// Two pages; the ring's place in the bench's memory, and what follows the context.
+    /// Allocates two pages; returns the ring's offset in the bench's memory, and the bytes behind the context.
     fn of_queue(self, bench: &mut Bench, wq: &mut Wq) -> (usize, Vec<u8>) {
         let (at, iova) = bench.alloc(2 * 4096);
         let pages = [iova, iova + 4096];
@@ -65,7 +65,7 @@ pub struct SendQueue {
     record: usize,
 }
 
-/// A receive queue, its buffers from `data` on.
+/// A receive queue; its buffers begin at `data`.
 pub struct ReceiveQueue {
     pub number: u32,
     pub cq: CompletionQueue,
@@ -86,17 +86,17 @@ pub struct Side {
     pub sq: SendQueue,
     pub rq: ReceiveQueue,
     pub tir: u32,
-    /// Where frames are before they are sent.
+    /// Buffer of frames to send.
     pub data: (usize, u64),
 }
 
-/// How a frame is sent.
+/// Send parameters of a frame.
 #[derive(Clone, Copy)]
 pub struct How {
     pub opcode: WqeOpcode,
     pub checksums: u8,
     pub mss: u16,
-    /// Bytes of the frame that stand in the WQE.
+    /// Number of the frame's bytes inside the WQE.
     pub inline: usize,
     pub ce: u32,
     pub key: Option<u32>,
@@ -130,7 +130,7 @@ pub fn profile(side: usize) -> Profile {
     profile
 }
 
-/// Two functions on one link, every frame of either steered to its one receive queue.
+/// Returns two functions on one link, every frame of either steered to its one receive queue.
 pub fn pair() -> (Sim, Side, Side) {
     pair_with(profile)
 }
@@ -139,7 +139,7 @@ pub fn pair_with(profile: impl Fn(usize) -> Profile) -> (Sim, Side, Side) {
     pair_placed(profile, Place::Pages(0))
 }
 
-/// The queues of both lie there.
+/// Returns such functions with their queues at `place`.
 pub fn pair_placed(profile: impl Fn(usize) -> Profile, place: Place) -> (Sim, Side, Side) {
     let sim = Sim::new(SimConfig::seeded(1));
     let mut sides = [0, 1].map(|side| Side::placed(&sim, profile(side), place));
@@ -167,7 +167,7 @@ impl Side {
         side
     }
 
-    /// On a function after power-on; nothing is announced.
+    /// Returns a side on a function after power-on; nothing is announced.
     pub fn on(bench: Bench) -> Self {
         Self::placed_on(bench, Place::Pages(0))
     }
@@ -208,7 +208,7 @@ impl Side {
         }
     }
 
-    /// One table, one group that compares nothing, one entry that forwards to the TIR.
+    /// Steers every frame to the TIR: one table, one group that compares nothing, one entry.
     pub fn steer_everything(&mut self) {
         let table = self.table(5, 4).unwrap();
         let group = self.group(table, 0, 15, &FteMatchParam::new()).unwrap();
@@ -226,7 +226,7 @@ impl Side {
         Ok(self.bench.exec(&create)?.table_id())
     }
 
-    /// A group that compares the outer headers where `criteria` has ones; none of it, nothing.
+    /// Creates a group that compares the outer headers where `criteria` has ones; without any it compares nothing.
     pub fn group(
         &mut self,
         table: u32,
@@ -262,14 +262,14 @@ impl Side {
         self.bench.exec_with(&set, &list(destinations)).map(drop)
     }
 
-    /// Puts a WQE for `frame` into the ring and rings the doorbell.
+    /// Puts a WQE for `frame` into the ring and writes the doorbell.
     pub fn send(&mut self, frame: &[u8], how: How) {
         let wqe = self.wqe(frame, how);
         self.post(&wqe);
         self.ring();
     }
 
-    /// The WQE of a frame, whose bytes behind the inline ones are in memory.
+    /// Returns the WQE of a frame; its bytes behind the inline ones are written to memory.
     pub fn wqe(&mut self, frame: &[u8], how: How) -> Vec<u8> {
         let (inline, rest) = frame.split_at(how.inline.min(frame.len()));
         self.bench.memory.write_bytes(self.data.0, rest);
@@ -305,7 +305,7 @@ impl Side {
         control
     }
 
-    /// Puts bytes into the ring; the record is told, the doorbell not rung.
+    /// Puts bytes into the ring and updates the record, without the doorbell.
     pub fn post(&mut self, wqe: &[u8]) {
         for (block, bytes) in wqe.chunks(64).enumerate() {
             let slot = (usize::from(self.sq.posted) + block) % SQ_BLOCKS;
@@ -327,7 +327,7 @@ impl Side {
             .write64(register, u64::from_be_bytes(self.sq.last));
     }
 
-    /// Posts a buffer of `bytes` bytes; where it is.
+    /// Posts a buffer of `bytes` bytes; returns its offset.
     pub fn post_receive(&mut self, bytes: usize) -> usize {
         let key = self.key;
         self.rq.post(&self.bench, bytes, key)
@@ -339,23 +339,23 @@ impl Side {
         }
     }
 
-    /// The next completion of the send queue.
+    /// Returns the next completion of the send queue.
     pub fn sent(&mut self) -> Option<Cqe64> {
         next(&self.bench, &self.sq.cq, &mut self.sq.consumed)
     }
 
-    /// The next completion of the receive queue, and the bytes in its buffer.
+    /// Returns the next completion of the receive queue, and the bytes in its buffer.
     pub fn received(&mut self) -> Option<(Cqe64, Vec<u8>)> {
         self.rq.received(&self.bench)
     }
 
-    /// A frame arrives from nowhere.
+    /// Delivers a frame from outside.
     pub fn deliver(&self, frame: &[u8]) {
         self.bench.sim.deliver(&self.bench.function, frame);
         self.bench.sim.run_until_idle();
     }
 
-    /// What was dropped for this reason.
+    /// Returns the number of frames dropped for this reason.
     pub fn dropped(&self, reason: &str) -> u64 {
         let report = self.bench.sim.report(&self.bench.function);
         report.dropped.get(reason).copied().unwrap_or(0)
@@ -469,7 +469,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// Posts a buffer in two pieces, the first of 14 bytes; where it is.
+    /// Posts a buffer in two pieces, the first of 14 bytes; returns its offset.
     pub fn post(&mut self, bench: &Bench, bytes: usize, key: u32) -> usize {
         let slot = usize::from(self.posted) % RQ_ENTRIES;
         let first = bytes.min(14);
@@ -505,7 +505,7 @@ impl ReceiveQueue {
     }
 }
 
-/// The next entry of a completion queue, consumed.
+/// Consumes the next entry of a completion queue.
 fn next(bench: &Bench, cq: &CompletionQueue, consumed: &mut u32) -> Option<Cqe64> {
     let slot = (*consumed & ((1 << cq.log_size) - 1)) as usize;
     let cqe: Cqe64 = bench.memory.read_obj(cq.at + slot * 64);
@@ -557,7 +557,7 @@ pub fn entry_input(
     set
 }
 
-/// A frame of some protocol nobody here knows, from one side to an address.
+/// Returns a frame of an unknown protocol, from one side to an address.
 pub fn plain(from: usize, to: [u8; 6], payload: usize) -> Vec<u8> {
     let mut frame = to.to_vec();
     frame.extend(MACS[from]);

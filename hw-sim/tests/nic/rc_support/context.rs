@@ -4,7 +4,7 @@ use super::*;
 use hw_sim::qp::QueueMemory;
 use mlx_prm::{Ads, Qpc};
 
-/// What a test may want to be different.
+/// Options of a test that differ from the defaults.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub service: u32,
@@ -80,7 +80,7 @@ pub fn create_context(options: &Options) -> Qpc {
     context
 }
 
-/// The pages every context here names.
+/// Returns the memory of a context's pages, the same for all contexts here.
 pub fn memory(context: &Qpc) -> QueueMemory {
     QueueMemory::of_pages(context, &PAGES).expect("a context with enough pages")
 }

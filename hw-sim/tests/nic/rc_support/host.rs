@@ -1,4 +1,4 @@
-//! The double of a function: flat memory, a few keys, and a record of everything that was asked.
+//! Test double of a function: flat memory, a few keys, and a record of all calls.
 
 use super::*;
 use hw_sim::Habits;
@@ -17,16 +17,16 @@ pub struct Key {
     pub write: bool,
 }
 
-/// The double of a function.
+/// Test double of a function.
 pub struct TestHost {
     pub now: u64,
     pub memory: Vec<u8>,
     pub keys: BTreeMap<u32, Key>,
     pub completions: Vec<(u32, Cqe64, bool)>,
-    /// What came before the entries proper.
+    /// First halves of CQEs of 128 bytes.
     pub first_halves: Vec<[u8; 64]>,
     pub events: Vec<EventType>,
-    /// How often something was counted, by counter set.
+    /// Count of each counter, by counter set.
     pub counted: BTreeMap<(u32, QCounter), u32>,
     pub frames: VecDeque<Vec<u8>>,
     pub shared: VecDeque<SrqWqe>,
@@ -37,9 +37,9 @@ pub struct TestHost {
     pub cqe_version: u8,
     pub atomics: bool,
     pub habits: Habits,
-    /// Has adaptive retransmission.
+    /// True with adaptive retransmission.
     pub retransmits_early: bool,
-    /// Of an InfiniBand port.
+    /// LID of an InfiniBand port.
     pub lid: Option<u16>,
     rng: ChaCha8Rng,
 }

@@ -1,7 +1,7 @@
-//! Two queue pairs back to back, without a device around them.
+//! Two queue pairs connected directly, without a device around them.
 //!
-//! A [`Side`] is a queue pair and a host made of vectors: flat memory, a few keys, everything that
-//! was completed, raised or reported. A [`Pair`] joins two sides by a [`Link`] and owns the time.
+//! A [`Side`] is a queue pair and a host made of vectors: flat memory, a few keys, and a record of all completions,
+//! events and driver bugs. A [`Pair`] joins two sides by a [`Link`] and owns the time.
 
 mod context;
 mod host;
@@ -17,17 +17,17 @@ use hw_sim::qp::{Qp, Transition};
 use hw_sim::wire::{Opcode, Operation, Packet, Psn};
 use mlx_prm::{Cqe64, DataSeg, Qpc, Syndrome};
 
-/// Bytes of memory a side has, at address 0.
+/// Bytes of a side's memory, from address 0.
 pub const MEMORY: usize = 1 << 20;
-/// Where the work queue buffer lies: two pages of it, not adjacent.
+/// Pages of the work queue buffer, not adjacent.
 pub const PAGES: [u64; 2] = [0x1_0000, 0x1_8000];
-/// Doorbell record.
+/// Address of the doorbell record.
 pub const RECORD: u64 = 0x800;
-/// Free for data.
+/// Address of memory for data.
 pub const DATA: u64 = 0x4_0000;
-/// A key for everything.
+/// A key for all memory.
 pub const KEY: u32 = 0x1701;
-/// A key nobody made.
+/// A key that does not exist.
 pub const NO_KEY: u32 = 0xbad0;
 /// A key that grants only local and remote reading.
 pub const READ_ONLY: u32 = 0x2702;
@@ -131,7 +131,7 @@ impl Side {
         assert_eq!(done, Ok(()), "RTR2RTS");
     }
 
-    /// Bytes of the ring at `offset` of the work queue buffer, which is two pages.
+    /// Writes bytes of the ring at `offset` of the work queue buffer, which is two pages.
     fn write_ring(&mut self, offset: u64, data: &[u8]) {
         for (at, byte) in (offset..).zip(data) {
             let page = PAGES[usize::try_from(at >> 12).expect("small")];
@@ -147,14 +147,14 @@ impl Side {
         }
     }
 
-    /// Writes a WQE at the end of the send queue and rings the doorbell.
+    /// Writes a WQE at the end of the send queue and the doorbell.
     pub fn post(&mut self, wqe: &Wqe) -> u16 {
         let index = self.place(wqe);
         self.ring(&wqe.encode(index, self.qp.qpn()));
         index
     }
 
-    /// Writes a WQE and the doorbell record; the register comes later.
+    /// Writes a WQE and the doorbell record, but not yet the register.
     pub fn place(&mut self, wqe: &Wqe) -> u16 {
         let index = self.posted_blocks;
         let bytes = wqe.encode(index, self.qp.qpn());
@@ -236,7 +236,7 @@ impl Side {
         of_queue.map(|(_, cqe, _)| cqe.clone()).collect()
     }
 
-    /// WQE index and syndrome (0: success) of each send completion.
+    /// Returns WQE index and syndrome (0: success) of each send completion.
     pub fn send_results(&self) -> Vec<(u16, u8)> {
         self.sends().iter().map(result).collect()
     }
@@ -246,7 +246,7 @@ impl Side {
     }
 }
 
-/// WQE counter and syndrome of a CQE, 0 standing for success.
+/// Returns WQE counter and syndrome of a CQE; 0 is success.
 pub fn result(cqe: &Cqe64) -> (u16, u8) {
     let is_error = matches!(cqe.op_own() >> 4, 13 | 14);
     (
@@ -265,7 +265,7 @@ pub const fn first_psn(node: u8) -> u32 {
     (FIRST_PSN + (node as u32 - 1) * 100) & 0xff_ffff
 }
 
-/// A packet that was put onto the wire.
+/// A packet on the wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     pub from: Port,
@@ -282,7 +282,7 @@ impl Seen {
     }
 }
 
-/// Decides whether a packet gets through; the number counts packets of the same direction.
+/// Decides if a packet gets through; the number counts packets of the same direction.
 pub type Filter = Box<dyn FnMut(Port, usize, &Packet<'_>) -> bool>;
 
 /// Two sides, the link between them, and time.
@@ -305,7 +305,7 @@ impl Pair {
         Self::with_each(options, options)
     }
 
-    /// Connected in both directions, everything in RTS.
+    /// Returns a pair connected in both directions, both in RTS.
     pub fn with_each(a: &Options, b: &Options) -> Self {
         let mut pair = Self::created(a, b);
         for (side, options, peer) in [(&mut pair.a, a, 2), (&mut pair.b, b, 1)] {
@@ -316,7 +316,7 @@ impl Pair {
         pair
     }
 
-    /// Both in RST.
+    /// Returns a pair with both in RST.
     pub fn created(a: &Options, b: &Options) -> Self {
         Self {
             a: Side::new(1, a),
@@ -361,7 +361,7 @@ impl Pair {
         }
     }
 
-    /// Hands a frame to a side, as its port would.
+    /// Delivers a frame to a side, as its port would.
     pub fn deliver(&mut self, to: Port, frame: &[u8]) {
         let side = match to {
             Port::A => &mut self.a,
@@ -374,7 +374,7 @@ impl Pair {
         }
     }
 
-    /// Does everything there is to do at this instant.
+    /// Runs everything there is to do at this instant.
     pub fn settle(&mut self) {
         for _ in 0..1_000_000 {
             let mut busy = false;
@@ -401,7 +401,7 @@ impl Pair {
         panic!("never idle at {}", self.now);
     }
 
-    /// When something happens next.
+    /// Returns the time of the next event.
     pub fn next_event(&self) -> Option<u64> {
         let timers = self
             .a
@@ -412,7 +412,7 @@ impl Pair {
         timers.chain(self.link.next_due()).min()
     }
 
-    /// Lets time pass until `until`, doing everything that becomes due.
+    /// Lets time pass until `until`, running everything that becomes due.
     pub fn run_until(&mut self, until: u64) {
         self.settle();
         while let Some(next) = self.next_event().filter(|&next| next <= until) {
@@ -428,7 +428,7 @@ impl Pair {
         self.now = until.max(self.now);
     }
 
-    /// Lets time pass until `done`, at most ten virtual seconds; whether it came.
+    /// Lets time pass while `waiting`, at most ten virtual seconds; returns whether it ended.
     pub fn run_while(&mut self, mut waiting: impl FnMut(&Self) -> bool) -> bool {
         self.settle();
         while waiting(self) {
@@ -440,7 +440,7 @@ impl Pair {
         true
     }
 
-    /// Requests seen from `port`, by operation.
+    /// Returns the requests seen from `port`, by operation.
     pub fn operations(&self, port: Port) -> Vec<Operation> {
         let from = self.seen.iter().filter(|seen| seen.from == port);
         from.map(Seen::operation).collect()
@@ -454,7 +454,7 @@ impl Pair {
     }
 }
 
-/// Bytes that differ from their neighbours'.
+/// Returns bytes that differ from their neighbours.
 pub fn pattern(bytes: usize, seed: u8) -> Vec<u8> {
     (0..bytes)
         .map(|at| u8::try_from((((at * 31) >> 3) ^ at) & 0xff).unwrap_or(0) ^ seed)

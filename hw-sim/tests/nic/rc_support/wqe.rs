@@ -114,13 +114,13 @@ impl Wqe {
         wqe.body.extend(control.as_array());
         wqe.body.extend([0; 64]);
         wqe.body.extend(entries);
-        // Entries fill up their block.
+        // Entries are padded to whole blocks.
         let whole = 48 + 64 + entries.len().next_multiple_of(64);
         wqe.body.resize(whole, 0);
         wqe
     }
 
-    /// A local invalidation, as Linux posts it.
+    /// Returns a local invalidation, as Linux posts it.
     pub fn invalidate(key: u32) -> Self {
         let mut wqe = Self::umr(key, &[]);
         let mut control = UmrCtrlSeg::new();
@@ -133,7 +133,7 @@ impl Wqe {
         wqe
     }
 
-    /// A key change whose entries lie in memory.
+    /// Returns a key change whose entries lie in memory.
     pub fn umr_pointed(key: u32, va: u64, bytes: u32) -> Self {
         let mut control = UmrCtrlSeg::new();
         control.set_klm_octwords(bytes / 16);
@@ -157,7 +157,7 @@ impl Wqe {
         self
     }
 
-    /// Adds a data pointer; zero bytes add none, as drivers do.
+    /// Adds a data pointer; for zero bytes none, as drivers do.
     pub fn data(mut self, key: u32, va: u64, bytes: u32) -> Self {
         if bytes > 0 {
             self.body.extend(data_segment(key, va, bytes));

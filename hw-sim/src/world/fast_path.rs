@@ -1,6 +1,6 @@
-//! Packets that reach the queue pair at the other end of a cable in one step.
+//! Fast path: packets that reach the queue pair at the other end of a cable in one step.
 
-use super::ways::{Over, Way};
+use super::routes::{CableRoute, Route};
 use super::{Cable, World, side_of};
 use crate::card::seat::{Place, Seat};
 use crate::network::End;
@@ -8,13 +8,14 @@ use crate::profile::PortType;
 use crate::wire::{Frame, Packet};
 
 impl World {
-    /// The packet that leaves goes to the queue pair that it is for, if its way is known and nothing would be done
-    /// before it arrives. False: it has not gone.
+    /// Passes the next packet directly to its queue pair, if its route is known and nothing would run before it
+    /// arrives. Returns false if it has not been passed.
     ///
-    /// A frame that would be in nobody's hands needs no headers: its outline says what they would be. What it does step
-    /// by step (`World::leave`, the link, `World::arrive`, `Nic::frame_received`) it does here at once.
-    pub(super) fn goes_straight(&mut self) -> bool {
-        // It stays where it is, since it is large.
+    /// Nothing reads such a frame's bytes, so its headers stay unwritten: its outline holds their values. The fast
+    /// path does at once what the general one does step by step (`World::leave`, the link, `World::arrive`,
+    /// `Nic::frame_received`).
+    pub(super) fn pass_directly(&mut self) -> bool {
+        // Taken as a whole queue: moving the large frame out would cost more.
         let mut frames = std::mem::take(&mut self.env.frames);
         let memory = frames.front_mut().and_then(|(nic, frame)| {
             let has_gone = self.pass_on(*nic, frame);
@@ -24,24 +25,24 @@ impl World {
             self.env.frames = frames;
             return false;
         };
-        self.env.over(memory);
+        self.env.recycle(memory);
         frames.clear();
-        // Those that it made leave, if any.
+        // Frames sent by the receiver leave next.
         frames.append(&mut self.env.frames);
         self.env.frames = frames;
         true
     }
 
-    /// See [`World::goes_straight`].
+    /// See [`World::pass_directly`].
     fn pass_on(&mut self, nic: usize, frame: &Frame) -> bool {
         let Some((outline, memory)) = frame.outline() else {
             return false;
         };
         let link = outline.link();
         let length = outline.frame_len();
-        let Some(over) = self.ways.find(nic, link, length) else {
-            let over = self.way_of(nic, &frame.clone().into_bytes());
-            self.ways.add(Way {
+        let Some(over) = self.routes.find(nic, link, length) else {
+            let over = self.route_of(nic, &frame.clone().into_bytes());
+            self.routes.add(Route {
                 nic,
                 link,
                 longest: length,
@@ -73,22 +74,22 @@ impl World {
         true
     }
 
-    /// Whether a frame that goes a way arrives before anything else is done.
-    fn is_next(&self, over: &Over) -> bool {
+    /// Returns whether a frame on a route arrives before anything else runs.
+    fn is_next(&self, over: &CableRoute) -> bool {
         let (env, now) = (&self.env, self.env.now);
         let is_idle = env.frames.is_empty()
             && env.arrivals.is_empty()
             && env.doorbells.is_empty()
-            && env.happenings.is_empty();
+            && env.card_events.is_empty();
         let is_due = |cable: &Cable| cable.link.next_due().is_some_and(|due| due <= now);
         is_idle
             && self.cables[over.cable].link.is_free(now, over.from)
             && !self.cables.iter().any(is_due)
     }
 
-    /// The way of a frame that is about to leave, if it goes over a cable to another card, and into a function there
-    /// that has the address. Shorter ones with that header go the same way.
-    fn way_of(&self, nic: usize, frame: &[u8]) -> Option<Over> {
+    /// Returns the route of a frame that is about to leave, if it goes over a cable to another card, and to a
+    /// function there that has the address. Shorter frames with the same header have the same route.
+    fn route_of(&self, nic: usize, frame: &[u8]) -> Option<CableRoute> {
         let seat = self.nics[nic].seat;
         let is_ethernet = |nic: usize| self.nics[nic].profile.port_type == PortType::Ethernet;
         if self.network.is_some() || !is_ethernet(nic) || !self.env.is_up(seat) {
@@ -110,7 +111,7 @@ impl World {
             return None;
         };
         let vport = self.env.vport(Seat { card, vport });
-        vport.port.owns(frame).then_some(Over {
+        vport.port.owns(frame).then_some(CableRoute {
             cable,
             from,
             function: vport.function,
