@@ -59,16 +59,19 @@ fn a_request_is_answered_while_the_program_is_busy() {
     let directory = tempfile::tempdir().expect("a directory");
     let wire = directory.path().join("wire");
     let [mut asks, busy] = [1, 2].map(|side| opened("attended", &wire, side));
-    let attendant = Adapter::of(&busy).attended().expect("a thread");
+    let background = Adapter::of(&busy).background_thread().expect("a thread");
     // Nothing is called in the other one meanwhile, so that somebody else has to refuse.
     assert_eq!(asked(&mut asks), Kind::NonPeerRejected);
-    assert!(attendant.is_at_work());
+    assert!(background.is_at_work());
     // It keeps the adapter, until it ends.
     let adapter = Adapter::of(&busy);
     closed(busy);
     assert!(adapter.instance(udapl::IaConfig::default()).is_ok());
-    drop(attendant);
-    assert!(adapter.attended().is_err(), "its last instance is gone");
+    drop(background);
+    assert!(
+        adapter.background_thread().is_err(),
+        "its last instance is gone"
+    );
     closed(asks);
 }
 
@@ -76,16 +79,16 @@ fn a_request_is_answered_while_the_program_is_busy() {
 fn an_attendant_ends_with_its_device() {
     let fabric = Fabric::pair(1);
     let ia = fabric.open(A).expect("an adapter");
-    let attendant = Adapter::of(&ia).attended().expect("a thread");
-    assert!(attendant.is_at_work());
+    let background = Adapter::of(&ia).background_thread().expect("a thread");
+    assert!(background.is_at_work());
     let dies = Fault::HealthSyndrome(1);
     fabric.sim.inject(&fabric.function(A), &dies);
     let clock = RealClock::new();
     for _ in 0..60_000 {
-        if !attendant.is_at_work() {
+        if !background.is_at_work() {
             break;
         }
         clock.wait(&[], clock.now() + Duration::from_millis(1));
     }
-    assert!(!attendant.is_at_work());
+    assert!(!background.is_at_work());
 }

@@ -46,7 +46,7 @@ fn a_capture_goes_on_with_its_name_and_is_one_wire_s() {
     assert!(late.contains("open and not captured"), "{late}");
     ia_close(first, CloseFlags::Abrupt).expect("it closes");
     let nowhere = refused("sim:captured-nowhere,pcap=/dev/null".to_owned());
-    assert_eq!(nowhere, "it is no file");
+    assert_eq!(nowhere, "it is not a regular file");
 }
 
 #[test]
