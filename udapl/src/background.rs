@@ -51,7 +51,7 @@ impl Adapter {
         let ends = Arc::clone(&over);
         // If the thread cannot start, its closure is dropped, and the instance with it.
         let thread = Builder::new()
-            .name("udapl-background".to_owned())
+            .name("udapl-progress".to_owned())
             .spawn(move || run(ia, &ends))
             .map_err(|error| OpenError::Thread {
                 name: self.name().to_owned(),
