@@ -17,7 +17,7 @@ use udapl::{
     OpenOptions, PspFlags, Qos, RmrTriplet, explain, ia_close, ia_open,
 };
 
-/// Where the server listens: numbers above 0xffff are InfiniBand service IDs, others TCP ports of `rdma_cm`.
+/// Connection qualifier of the server: numbers above 0xffff are InfiniBand service IDs, others TCP ports of `rdma_cm`.
 const SERVICE: ConnQual = ConnQual::service_id(0x1_0000_0001);
 const PATIENCE: Duration = Duration::from_secs(60);
 const NO_FLAGS: CompletionFlags = CompletionFlags::empty();

@@ -53,8 +53,8 @@ const METHODS: [&str; 8] = [
     "unmeasure",
 ];
 
-/// Serves the control socket of an adapter until the [`Service`] is dropped. If the [`Service`] is detached, serves
-/// it until the adapter is closed.
+/// Serves the control socket of an adapter until the [`Service`] is dropped. After `Service::leave` it serves the
+/// socket until the adapter is closed.
 ///
 /// # Errors
 /// [`OpenError::Control`]; [`OpenError::Closed`].

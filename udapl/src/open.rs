@@ -493,7 +493,7 @@ fn bring_up(function: Function, options: &OpenOptions) -> Result<Ia, OpenError> 
     })?;
     #[cfg(feature = "control")]
     if let Some(folder) = folder.and_then(|path| crate::recorder::shared(&path).ok()) {
-        // The function was opened before, and has a recorder already.
+        // `recorder` has opened the folder above, so this finds it.
         crate::recorder::keep(provider.hca().recorder(), folder);
     }
     Ok(with_recorder_folder(Ia::open(provider, ia)?))

@@ -16,9 +16,9 @@ use super::world::{SIDES, World};
 pub const DEPTH: usize = 32;
 /// The same as a DAT count.
 const DEPTH_DTOS: u32 = 32;
-/// Where B listens for the first connection: an IB service ID.
+/// B's qualifier for the first connection: an IB service ID.
 const SERVICE: ConnQual = ConnQual::service_id(0x1_0000_0001);
-/// Where B listens for the others: an RDMA-CM port.
+/// B's qualifier for the other connections: an RDMA-CM port.
 const PORT: ConnQual = ConnQual::port(18515);
 /// Longer than any step takes on a perfect wire.
 const PATIENCE: Timeout = Timeout::from_micros(5_000_000);
@@ -48,7 +48,7 @@ impl Region {
 /// SRQ (on side B).
 pub struct Side {
     pub ia: Ia,
-    /// How long bring-up took.
+    /// Duration of the bring-up.
     pub bring_up: Duration,
     pub pz: PzHandle,
     pub completions: EvdHandle,

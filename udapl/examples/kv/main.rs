@@ -36,7 +36,7 @@ use client::Asked;
 use server::{Served, Server};
 use values::Values;
 
-/// Where the server listens.
+/// Connection qualifier of the server.
 const SERVICE: ConnQual = ConnQual::service_id(0x1_0000_000b);
 /// Number of instances of the server's adapter.
 const INSTANCES: usize = 4;

@@ -107,7 +107,7 @@ impl Free {
         free.left.pop_front()
     }
 
-    /// Returns an empty place.
+    /// Puts an empty place on the free list.
     pub(super) fn give(free: &Mutex<Self>, place: u32) {
         Self::lock(free).left.push_back(place);
     }

@@ -311,7 +311,7 @@ impl Core {
             return Err((error, buffer));
         }
         self.insert(link, Some(buffer), what.fills())
-            // PANIC: the operation was added with a buffer.
+            // PANIC: `insert` returns the buffer that it was given.
             .map_err(|(error, buffer)| (error, buffer.expect("a buffer")))
     }
 

@@ -72,7 +72,7 @@ fn an_address_that_nobody_answers_for_is_unreachable_within_seconds() {
     pair.assert_no_complaints();
 }
 
-/// The other side does not need RDMA for that; this one has it, and its driver takes no part.
+/// An echo (ICMP) needs no RDMA at the other side, and the program there does nothing for it.
 #[test]
 fn a_node_is_asked_for_an_echo_and_answers() {
     for to in [Fabric::ipv4(B), ipv6(B)] {
