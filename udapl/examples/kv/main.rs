@@ -18,7 +18,6 @@
 //! the connected clients. Each client gets the address of the values and reads them by RDMA, without work for the
 //! server. The server may write a value during such a read, so each value has a checksum, and a client that reads
 //! half a value reads again.
-//! of each reads again.
 #![forbid(unsafe_code)]
 
 mod client;

@@ -252,7 +252,6 @@ fn the_death_of_a_peer_is_noticed_whatever_was_posted_and_however_it_dies() {
 
 /// A stopped process looks like a busy one: its card answers for it. Only messages of the program can tell the two
 /// apart.
-/// but by messages.
 #[test]
 fn a_peer_that_is_stopped_is_not_taken_for_dead() {
     for flags in [NONE, SUPPRESS] {
@@ -265,7 +264,6 @@ fn a_peer_that_is_stopped_is_not_taken_for_dead() {
 
 /// A keep-alive probe uses its own resources: the program keeps all slots of the queue, and sees no completion but
 /// its own.
-/// own.
 #[test]
 fn trials_take_nothing_of_the_program_and_are_not_seen() {
     for flags in [NONE, SUPPRESS] {
