@@ -1,24 +1,24 @@
-//! What posting and dequeuing cost; run by `cargo xtask bench`.
+//! Costs of posting and dequeuing; run by `cargo xtask bench`.
 //!
-//! `hotpath time` times every operation natively; `hotpath instances` times posts and dequeues of 1, 2 and 4 instances
-//! at once; `hotpath count NAME` runs one of them, for callgrind to count inside the function `region_NAME`. Each
-//! prints lines `name nanoseconds operations`.
+//! `hotpath time` times every operation natively. `hotpath instances` times posts and dequeues of 1, 2 and 4
+//! instances at once. `hotpath count NAME` runs one operation, for callgrind to count inside the function
+//! `region_NAME`. Each prints lines `name nanoseconds operations`.
 //!
-//! What is compared:
+//! Comparisons:
 //!
-//! | through C | through Rust | what is the same |
+//! | through C | through Rust | common work |
 //! |---|---|---|
 //! | `c_post_rdma_write` | `post_rdma_write_triplet` | one `DAT_LMR_TRIPLET`, a remote triplet, a cookie that changes, no flags |
-//! | `c_post_recv` | `post_recv_triplet` | likewise, without the remote triplet |
+//! | `c_post_recv` | `post_recv_triplet` | the same, without the remote triplet |
 //! | `c_dequeue_one` | `dequeue_one` | the success of an RDMA Write: endpoint, cookie, status, bytes |
 //!
-//! Both go through all checks. C's calls are made by pointers that the compiler does not know, and their cost is that
-//! of the caller's too: arguments, call, a look at the answer. Rust's are compiled into the loop, as in a program in
-//! Rust, with whatever that saves.
+//! Both go through all checks. C functions are called through pointers unknown to the compiler; the caller's work
+//! (arguments, call, test of the result) counts, too. Rust methods are inlined into the loop, as in a Rust program,
+//! with the optimization that this allows.
 //!
-//! Two simulated functions are connected first. While a region runs, register writes are told to a deaf ear
-//! ([`Quiet`]), as on a mapped BAR nobody is told; afterwards one more request, heard, makes the simulator see
-//! the doorbell record and do all the work at once.
+//! Two simulated functions are connected first. While a region runs, the simulator does not see register writes
+//! ([`Quiet`]), as a mapped BAR notifies no process. Afterwards one further request rings visibly: the simulator
+//! reads the doorbell record and does all the work at once.
 
 mod c;
 #[path = "../tests/hotpath/deaf.rs"]
@@ -41,9 +41,9 @@ use udapl::{
     RmrTriplet, SrqAttr, SrqHandle, Timeout,
 };
 
-/// Operations per region call: as many as a queue takes.
+/// Operations per region call: the capacity of a queue.
 const BATCH: u64 = 1024;
-/// Requests and receives that an endpoint has room for.
+/// Capacity of an endpoint, in requests and receives.
 const DEPTH: u32 = 2 * 1024;
 const FLAGS: CompletionFlags = CompletionFlags::empty();
 const PATIENCE: Timeout = Timeout::from_micros(10_000_000);
@@ -74,7 +74,7 @@ fn endpoint(ia: &mut Ia, pz: PzHandle, events: EvdHandle, depth: u32) -> EpHandl
         max_recv_dtos: depth.min(DEPTH),
         max_request_dtos: depth,
         max_recv_iov: 1,
-        // Entries of two blocks, which hold 64 bytes inline.
+        // WQEs of two WQEBBs, which hold 64 bytes inline.
         max_request_iov: 4,
         max_rdma_read_in: 8,
         max_rdma_read_out: 8,
@@ -85,7 +85,7 @@ fn endpoint(ia: &mut Ia, pz: PzHandle, events: EvdHandle, depth: u32) -> EpHandl
 }
 
 impl Side {
-    /// With an endpoint of this depth, and room for so many events.
+    /// Creates a side with an endpoint of this depth, and EVDs for `room` events.
     fn new(mut ia: Ia, device: Arc<Quiet>, depth: u32, room: u32) -> Self {
         let pz = ia.pz_create().expect("a PZ");
         let flags = EvdFlags::DTO | EvdFlags::CONNECTION | EvdFlags::CR;
@@ -118,7 +118,7 @@ impl Side {
         }
     }
 
-    /// Connects its endpoint with the other side's.
+    /// Connects its endpoint to the other side's.
     fn connect(&mut self, other: &mut Self, service: ConnQual) {
         let (ia, peer) = (&mut self.ia, &mut other.ia);
         peer.psp_create(service, other.events, PspFlags::CONSUMER)
@@ -146,14 +146,14 @@ impl Side {
     }
 }
 
-/// Nanoseconds that `work` took.
+/// Returns the nanoseconds that `work` took.
 fn timed(work: impl FnOnce()) -> u128 {
     let began = Instant::now();
     work();
     began.elapsed().as_nanos()
 }
 
-/// Two connected pairs; the first side of each measures, through Rust and through C.
+/// Two connected pairs; the first side of each is measured, one through Rust and one through C.
 struct Bench {
     a: Side,
     b: Side,
@@ -192,7 +192,7 @@ impl Bench {
         }
     }
 
-    /// A pair of which C has one side.
+    /// Creates a pair with one side in C.
     fn c_pair() -> ((c::CSide, Arc<Quiet>), Side) {
         let sim = Sim::new(SimConfig {
             seed: 2,
@@ -203,18 +203,18 @@ impl Bench {
         ((c::CSide::new(c.ia), c.device), d)
     }
 
-    /// As [`Bench::quietly`], for C's side.
+    /// Like [`Bench::quietly`], for C's side.
     fn c_quietly(&mut self, region: impl FnOnce(&c::CSide)) -> u128 {
         self.c_device.front.quietly(|| timed(|| region(&self.c)))
     }
 
-    /// Runs `region` with nobody told of register writes. Nanoseconds it took.
+    /// Runs `region` without showing register writes to the simulator. Returns the nanoseconds it took.
     fn quietly(&mut self, region: impl FnOnce(&mut Side)) -> u128 {
         let device = Arc::clone(&self.a.device);
         device.front.quietly(|| timed(|| region(&mut self.a)))
     }
 
-    /// One more request, heard: the doorbell record says how many there are.
+    /// Posts one further request visibly: the doorbell record counts all requests.
     fn ring(&mut self) {
         let Side { ia, ep, slice, .. } = &mut self.a;
         let remote = self.b.remote;
@@ -222,7 +222,7 @@ impl Bench {
             .expect("a post");
     }
 
-    /// Takes everything off both EVDs.
+    /// Takes all events of both EVDs.
     fn drain(&mut self) {
         self.c.drain();
         for side in [&mut self.a, &mut self.b, &mut self.d] {
@@ -230,7 +230,7 @@ impl Bench {
         }
     }
 
-    /// Receives at B for Sends of A.
+    /// Posts receives at B for Sends of A.
     fn receives(&mut self, count: u64) {
         let Side { ia, ep, slice, .. } = &mut self.b;
         for _ in 0..count {
@@ -239,7 +239,7 @@ impl Bench {
         }
     }
 
-    /// One batch of an operation; nanoseconds and operations.
+    /// Runs one batch of an operation. Returns nanoseconds and operations.
     fn batch(&mut self, name: &str) -> (u128, u64) {
         let remote = self.b.remote;
         let result = match name {
@@ -393,7 +393,7 @@ impl Bench {
                 self.quietly(|side| region_dequeue_empty(&mut side.ia, side.events)),
                 BATCH,
             ),
-            // One event at a time: more would have to be counted.
+            // One event at a time, so that the number of operations is known.
             "evd_wait_ready" => {
                 let mut took = 0;
                 for _ in 0..BATCH {
@@ -510,7 +510,7 @@ fn region_recorded_dequeue_one(ia: &mut Ia, events: EvdHandle) {
     }
 }
 
-/// Nobody wants to hear of their successes, as of most requests of a storage program.
+/// Posts with completions suppressed, as for most requests of a storage program.
 #[inline(never)]
 fn region_post_rdma_write_suppressed(
     ia: &mut Ia,
@@ -531,7 +531,7 @@ fn region_post_rdma_write_suppressed(
     }
 }
 
-/// An LMR was freed since the slice was cut.
+/// The same after an LMR was freed since the slice was cut.
 #[inline(never)]
 fn region_post_rdma_write_stale(ia: &mut Ia, ep: EpHandle, slice: LmrSlice, remote: &RmrTriplet) {
     let iov = [slice];
@@ -541,12 +541,12 @@ fn region_post_rdma_write_stale(ia: &mut Ia, ep: EpHandle, slice: LmrSlice, remo
     }
 }
 
-/// Slice, target, cookie and flags come from memory at each post.
+/// The same with slice, target, cookie and flags loaded from memory for each post.
 #[inline(never)]
 fn region_post_rdma_write_any(ia: &mut Ia, ep: EpHandle, slice: LmrSlice, remote: &RmrTriplet) {
     let (mut iov, mut remote, mut flags) = ([slice], *remote, FLAGS);
     for cookie in 0..BATCH {
-        // Whoever has a reference to it may have changed it.
+        // Code that has a reference to it may have changed it.
         black_box((&mut iov, &mut remote, &mut flags));
         ia.ep_post_rdma_write(ep, &iov, DtoCookie(cookie), &remote, flags)
             .expect("a post");
@@ -628,7 +628,7 @@ fn region_post_recv_triplet(ia: &mut Ia, ep: EpHandle, triplet: LmrTriplet) {
     }
 }
 
-/// Takes an event as a consumer does that will look at all of it.
+/// Reads all fields of an event, as a consumer does.
 #[inline(always)]
 fn dequeue(ia: &mut Ia, events: EvdHandle) {
     let event = ia.evd_dequeue(events);
@@ -684,7 +684,7 @@ fn region_post_and_dequeue(
     }
 }
 
-/// The yardstick of posting: 64 bytes of WQE, the doorbell record, the doorbell, and the fences between.
+/// Reference cost of posting: 64 bytes of WQE, the doorbell record, the doorbell, and the fences between.
 fn bare_post() -> u128 {
     let ring: Vec<AtomicU64> = (0..8 * 64).map(AtomicU64::new).collect();
     let ring: &[AtomicU64; 8 * 64] = ring
@@ -699,7 +699,7 @@ fn bare_post() -> u128 {
 
 #[inline(never)]
 fn region_bare_post(ring: &[AtomicU64; 8 * 64], record: &AtomicU32, register: &AtomicU64) {
-    // CAST: a batch counts to 1024.
+    // CAST: a batch has 1024 operations.
     #[expect(clippy::cast_possible_truncation, reason = "1024 fits")]
     for index in 0..BATCH as u32 {
         let index = black_box(index);
@@ -721,7 +721,7 @@ fn region_bare_post(ring: &[AtomicU64; 8 * 64], record: &AtomicU32, register: &A
     }
 }
 
-/// The yardstick of polling: the owner byte, the fence, the fields a completion needs, the consumer index.
+/// Reference cost of polling: the owner byte, the fence, the fields a completion needs, the consumer index.
 fn bare_poll() -> u128 {
     let ring: Vec<[AtomicU64; 8]> = (0..BATCH)
         .map(|number| [0; 8].map(|_: u64| AtomicU64::new(number)))
@@ -793,7 +793,7 @@ fn main() {
         _ => {
             let mut bench = Bench::new();
             for name in OPERATIONS {
-                // The best of many batches: what the machine can do when nothing else disturbs it.
+                // The best of many batches: the one least disturbed by other processes.
                 let best = (0..50)
                     .map(|_| bench.batch(name))
                     .map(|(nanoseconds, operations)| {

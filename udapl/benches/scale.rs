@@ -1,15 +1,15 @@
-//! What many endpoints cost: memory, connections a second, and what a post and a dequeue cost among them.
+//! Costs of many endpoints: memory, connections per second, and a post and a dequeue among them.
 //!
-//! `scale [ENDPOINTS [INSTANCES]]` brings two simulated functions up, opens each several times, makes so many endpoints
-//! on either and connects each to one of the other (60,000 and 4, if nothing is said). `scale count REGION ENDPOINTS`
-//! makes them in one instance and runs `region_REGION` once, for callgrind.
+//! `scale [ENDPOINTS [INSTANCES]]` brings up two simulated functions, opens several instances of each, creates the
+//! endpoints on either and connects each to one of the other function (default: 60,000 and 4). `scale count REGION
+//! ENDPOINTS` creates them in one instance and runs `region_REGION` once, for callgrind.
 //!
-//! Memory is what the kernel says of this process (`/proc/self/status`): shared memory is what devices reach, anonymous
-//! memory is the heap, of driver and simulator together, and of both sides. Times are the processor's, of all threads,
-//! so that nobody else's count; they are for ratios.
+//! Memory is the kernel's figure for this process (`/proc/self/status`). Shared memory is DMA memory; anonymous
+//! memory is the heap of driver and simulator together, and of both sides. Times are the process's CPU time over all
+//! threads, so that other processes do not count; use them for ratios.
 //!
-//! Each endpoint takes part once in each operation, in an order in which no two neighbours in memory follow each other,
-//! so its cache lines are as cold as so many endpoints make them.
+//! Each operation uses every endpoint once, in an order in which no two neighbours in memory follow each other. So
+//! its cache lines are as cold as that many endpoints make them.
 
 #[path = "../tests/hotpath/deaf.rs"]
 mod deaf;
@@ -32,18 +32,18 @@ use udapl::{
 
 const NONE: CompletionFlags = CompletionFlags::empty();
 const PATIENCE: Timeout = Timeout::from_micros(60_000_000);
-/// Requests, and receives, that an endpoint may have outstanding.
+/// Maximum number of outstanding requests, and of receives, for each endpoint.
 const DEPTH: u32 = 128;
-/// Connections that are begun at a time.
+/// Number of connections being established at a time.
 const UNDER_WAY: usize = 64;
-/// Where the instances listen, each at one of its own.
+/// Connection qualifiers of the instances.
 fn quals() -> impl Iterator<Item = ConnQual> {
     (0x1_0000_0001..).map(ConnQual::service_id)
 }
-/// How often a region does what it does, where that has nothing to do with the number of endpoints.
+/// Number of repetitions of a region whose work does not depend on the number of endpoints.
 const TIMES: u32 = 1024;
 
-/// An instance, and its endpoints in the order in which they take part.
+/// An instance, and its endpoints in the order of use.
 struct Instance {
     ia: Ia,
     events: EvdHandle,
@@ -53,7 +53,7 @@ struct Instance {
 }
 
 impl Instance {
-    /// With room for an event of each of so many endpoints' requests, twice.
+    /// Creates an instance whose EVDs have space for two events of each endpoint's requests.
     fn new(mut ia: Ia, endpoints: usize, qual: ConnQual) -> Self {
         let pz = ia.pz_create().expect("a PZ");
         let flags = EvdFlags::DTO | EvdFlags::CONNECTION | EvdFlags::CR;
@@ -99,7 +99,7 @@ impl Instance {
             .expect("begun");
     }
 
-    /// Takes what has come. Connections that are established now; requests are accepted with the next of `free`.
+    /// Takes all events. Accepts requests with the next of `free`. Returns the number of connections established.
     fn take(&mut self, free: &mut impl Iterator<Item = EpHandle>) -> usize {
         let mut established = 0;
         while let Ok(Some(event)) = self.ia.evd_dequeue(self.events) {
@@ -116,15 +116,15 @@ impl Instance {
         established
     }
 
-    /// Takes all events there are.
+    /// Takes all events.
     fn drain(&mut self) {
         while matches!(self.ia.evd_dequeue(self.events), Ok(Some(_))) {}
     }
 }
 
-/// The same in another order, neighbours far apart.
+/// Reorders endpoints, so that neighbours are far apart.
 fn scattered(eps: &[EpHandle]) -> Vec<EpHandle> {
-    // No divisor of the number of any endpoints anybody asks for.
+    // A prime that divides no sensible number of endpoints.
     const STEP: usize = 7919;
     (0..eps.len())
         .map(|at| eps[at * STEP % eps.len()])
@@ -147,11 +147,11 @@ fn connect(one: &mut Instance, other: &mut Instance, qual: ConnQual) {
     }
 }
 
-/// A function that several instances share.
+/// A function with several instances.
 struct Side {
     instances: Vec<Instance>,
     device: Arc<Quiet>,
-    /// Bytes that its arena has mapped, and of them those for endpoints.
+    /// Bytes that its arena has mapped, in total and for endpoints.
     mapped: [usize; 2],
 }
 
@@ -165,7 +165,7 @@ impl Side {
         let handle =
             Function::in_process(Arc::clone(&device) as Arc<dyn Device>).expect("the function");
         let mut config = HcaConfig::new();
-        // Number 0 and QP1 are nobody's.
+        // QP 0 and QP 1 are reserved.
         let wanted = u32::try_from(endpoints + 2).expect("a number of endpoints");
         config.log_max_qp = Some(wanted.next_power_of_two().ilog2());
         let provider = MlxProvider::open(handle, config).expect("bring-up");
@@ -189,7 +189,7 @@ impl Side {
     }
 }
 
-/// Two functions, and endpoints on each that are not connected.
+/// Two functions with unconnected endpoints.
 struct World {
     a: Side,
     b: Side,
@@ -207,7 +207,7 @@ impl World {
         Self { a, b }
     }
 
-    /// Connects everything, instance by instance. How long it took.
+    /// Connects everything, one instance after the other. Returns the time it took.
     fn connect(&mut self) -> Duration {
         let began = spent();
         let pairs = self.a.instances.iter_mut().zip(&mut self.b.instances);
@@ -217,7 +217,7 @@ impl World {
         spent() - began
     }
 
-    /// The same, each pair of instances in a thread of its own.
+    /// The same, with a thread for each pair of instances.
     fn connect_in_threads(&mut self) -> Duration {
         let began = spent();
         let pairs = self.a.instances.iter_mut().zip(&mut self.b.instances);
@@ -229,12 +229,12 @@ impl World {
         spent() - began
     }
 
-    /// The peer's memory that the first instance writes to.
+    /// Returns the memory of the peer that the first instance writes to.
     fn target(&self) -> RmrTriplet {
         self.b.instances[0].remote
     }
 
-    /// An RDMA Write of each endpoint of the first instance, heard.
+    /// Posts an RDMA Write on each endpoint of the first instance, visible to the device.
     fn write(&mut self, target: &RmrTriplet) {
         let Instance { ia, eps, slice, .. } = &mut self.a.instances[0];
         for &ep in &*eps {
@@ -243,7 +243,7 @@ impl World {
         }
     }
 
-    /// Runs a region in the first instance, with nobody told of register writes.
+    /// Runs a region in the first instance without showing register writes to the device.
     fn quietly(&mut self, region: impl FnOnce(&mut Instance)) -> Duration {
         let device = Arc::clone(&self.a.device);
         device.front.quietly(|| {
@@ -253,7 +253,7 @@ impl World {
         })
     }
 
-    /// A region, and what has to be there before and to happen behind it. How often it did what it does.
+    /// Runs a region, with its preparation and its cleanup. Returns the time and the number of operations.
     fn run(&mut self, name: &str) -> (Duration, usize) {
         let (target, endpoints) = (self.target(), self.a.instances[0].eps.len());
         let many = usize::try_from(TIMES).expect("a small number");
@@ -261,7 +261,7 @@ impl World {
             "post_recv" => (self.quietly(region_post_recv), endpoints),
             "post_rdma_write" => {
                 let took = self.quietly(|side| region_post_rdma_write(side, &target));
-                // The device hears of the second one, and does both.
+                // The device sees the second doorbell and does both.
                 self.write(&target);
                 (took, endpoints)
             }
@@ -269,7 +269,7 @@ impl World {
                 self.write(&target);
                 (self.quietly(region_dequeue), endpoints)
             }
-            // Behind `post_recv`: there is a receive for each.
+            // After `post_recv`: each endpoint has a receive.
             "dequeue_recv" => {
                 let peer = &mut self.b.instances[0];
                 for &ep in &peer.eps {
@@ -316,7 +316,7 @@ fn region_dequeue(side: &mut Instance) {
     }
 }
 
-/// What a thread does that finds nothing, once in many looks.
+/// Work of a thread that finds no event, once in many looks.
 #[inline(never)]
 fn region_progress(side: &mut Instance) {
     for _ in 0..TIMES {
@@ -324,7 +324,7 @@ fn region_progress(side: &mut Instance) {
     }
 }
 
-/// A wait that finds nothing, and has no time: everything but the sleep.
+/// A wait that finds no event and has a timeout of 0: everything but the sleep.
 #[inline(never)]
 fn region_evd_wait(side: &mut Instance) {
     for _ in 0..TIMES {
@@ -333,13 +333,13 @@ fn region_evd_wait(side: &mut Instance) {
     }
 }
 
-/// Time of the processor that the process has had.
+/// Returns the CPU time of the process.
 fn spent() -> Duration {
     let spent = clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).expect("a clock of the process");
     spent.into()
 }
 
-/// Kilobytes of the process, of shared memory and of the heap.
+/// Returns the process's kilobytes of shared memory and of heap.
 fn resident() -> [usize; 2] {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
     ["RssShmem:", "RssAnon:"].map(|what| {

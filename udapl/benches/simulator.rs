@@ -1,9 +1,9 @@
-//! How fast simulated functions are: a table, to be printed by `cargo bench -p udapl --bench simulator`.
+//! Speed of simulated functions: prints a table (`cargo bench -p udapl --bench simulator`).
 //!
 //! RDMA Writes and ping-pongs between two functions of this process, between one of this process and one of another
-//! over `link=unix:`, and between bare sockets, in one run. Each figure is the best of some rounds, since machines have
-//! other things to do; beside the time that passed stands the processor time that this process took for an operation.
-//! docs/simulator.md has the figures of one machine.
+//! over `link=unix:`, and between plain sockets, in one run. Each figure is the best of several rounds, because other
+//! processes disturb some. Next to the elapsed time is this process's CPU time for an operation. docs/simulator.md
+//! has the figures of one machine.
 
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -22,14 +22,14 @@ use udapl::{
 const SERVICE: ConnQual = ConnQual::service_id(0x1_0000_0001);
 const PATIENCE: Timeout = Timeout::from_micros(60_000_000);
 const FLAGS: CompletionFlags = CompletionFlags::empty();
-/// What each end registers.
+/// Bytes that each end registers.
 const MEMORY: usize = 1 << 20;
 const DEPTH: usize = 16;
-/// Bytes of a message of a ping-pong.
+/// Size of a ping-pong message in bytes.
 const MESSAGE: usize = 64;
 const ROUNDS: usize = 5;
 
-/// What the first byte of a message has the peer do.
+/// First byte of a message: tells the peer what to do.
 const POLL: u8 = 0;
 const SLEEP: u8 = 1;
 const ECHO: u8 = 2;
@@ -82,7 +82,7 @@ impl End {
         end
     }
 
-    /// A receive into the slot of that number.
+    /// Posts a receive into the slot of that number.
     fn receive(&mut self, slot: usize) {
         let slice = self
             .ia
@@ -139,7 +139,7 @@ impl End {
         }
     }
 
-    /// The next message; its receive is posted again. `None`: the connection is over.
+    /// Returns the next message and posts its receive again. `None`: the connection has ended.
     fn message(&mut self, polls: bool) -> Option<u8> {
         loop {
             let Event::Dto(done) = self.event(polls) else {
@@ -198,7 +198,7 @@ impl End {
     }
 }
 
-/// Time that passed, and processor time of this process.
+/// Returns the elapsed time, and the CPU time of this process.
 fn measured(work: impl FnOnce()) -> (Duration, Duration) {
     let used = || {
         let usage = getrusage(UsageWho::RUSAGE_SELF).expect("known");
@@ -214,7 +214,7 @@ fn measured(work: impl FnOnce()) -> (Duration, Duration) {
     (passed, used() - before)
 }
 
-/// The best of some rounds: a line of the table.
+/// Prints the best of several rounds as a row of the table.
 fn row(what: &str, operations: usize, bytes: usize, mut work: impl FnMut()) {
     let rounds: Vec<_> = (0..ROUNDS).map(|_| measured(&mut work)).collect();
     let best = |of: fn(&(Duration, Duration)) -> Duration| {
@@ -264,7 +264,7 @@ fn writes(place: &str, end: &mut End, times: usize) {
     }
 }
 
-/// Server and client, connected.
+/// Connects server and client.
 fn connected(mut server: End, mut client: End) -> [End; 2] {
     server.listen();
     client.connect(server.ia.query().ia.ia_address);
@@ -282,7 +282,7 @@ fn in_one_process() {
     ia_close(server.ia, CloseFlags::Abrupt).expect("closed");
 }
 
-/// Two pairs, each on a thread and in a world of its own, beside one of them alone.
+/// Measures two pairs, each in a thread and a world of its own, and one pair alone.
 fn pairs() {
     const TIMES: usize = 16_384;
     let fabrics = [1, 2].map(Fabric::pair);
@@ -323,7 +323,7 @@ fn name(side: &str, number: u8, wire: &Path) -> String {
     format!("sim:{side},mac=02:00:00:00:09:0{number},link=unix:{wire}")
 }
 
-/// The other process.
+/// Runs the other process.
 fn peer(wire: &Path) {
     let mut end = End::open(&name("peer", 2, wire));
     end.listen();

@@ -1,6 +1,6 @@
-//! A C program that compiles only if the structures of DAT 2.0 are what crate `udapl` takes them for.
+//! Prints a C program that compiles only if crate `udapl`'s layouts of DAT 2.0 structures are right.
 //!
-//! `cargo xtask dtest` has a compiler hold it against the headers that a distribution packages.
+//! `cargo xtask dtest` compiles it with the headers of a distribution's package.
 #![forbid(unsafe_code)]
 
 use udapl::capi::dat2::{LAYOUT, types::LAYOUTS};
@@ -10,7 +10,7 @@ fn main() {
     for (name, size, fields) in LAYOUTS.iter().chain([&LAYOUT]) {
         println!("_Static_assert(sizeof({name}) == {size}, \"{name}\");");
         for (field, at) in *fields {
-            // Rust has no field of the name `type`.
+            // Rust cannot name a field `type`.
             let field = field.trim_end_matches('_');
             println!(
                 "_Static_assert(__builtin_offsetof({name}, {field}) == {at}, \"{name}.{field}\");"

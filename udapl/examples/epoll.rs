@@ -1,14 +1,13 @@
-//! One thread, one epoll instance, two adapters: an echo server and its client, neither of which ever waits for the
-//! other alone.
+//! One thread, one epoll instance, two adapters: an echo server and its client. The thread never waits for only one
+//! of them.
 //!
 //! ```text
 //! cargo run --example epoll                       # two simulated functions on a wire
 //! cargo run --example epoll -- 0000:3b:00.2 0000:3b:00.3
 //! ```
 //!
-//! An event loop sleeps on many descriptors. That of an adapter is readable when there is something for it, from the
-//! moment at which it was armed; so each time round the loop arms both, and sleeps only when both say that nothing is
-//! there.
+//! An event loop sleeps on many descriptors. An armed adapter's descriptor becomes readable when the adapter has an
+//! event. So each round of the loop arms both adapters, and sleeps only if both report that they have no event.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -27,7 +26,7 @@ const BYTES: usize = 64;
 const MESSAGES: u64 = 1_000;
 const NO_FLAGS: CompletionFlags = CompletionFlags::empty();
 
-/// An adapter with an endpoint, one EVD for everything, and a buffer each for what comes and what goes.
+/// An adapter with an endpoint, one EVD for everything, and one buffer each for receiving and sending.
 struct End {
     ia: Ia,
     events: EvdHandle,
@@ -37,13 +36,13 @@ struct End {
     outbox: LmrSlice,
 }
 
-/// What happened at an end, as far as this program cares.
+/// Events of an end that this program distinguishes.
 enum News {
     Established,
-    /// A message, by its first bytes.
+    /// A message arrived, with these first bytes.
     Message(u64),
     Gone,
-    /// A message of ours has arrived; or a request was taken.
+    /// A message of this end was sent, or a request was accepted.
     Nothing,
 }
 
@@ -83,7 +82,7 @@ impl End {
             .ep_post_send(self.ep, &[self.outbox], DtoCookie(0), NO_FLAGS)?)
     }
 
-    /// Takes one event. A request to connect is accepted.
+    /// Takes one event. Accepts a connection request.
     fn take(&mut self) -> Result<Option<News>> {
         let Ok(Some(event)) = self.ia.evd_dequeue(self.events) else {
             return Ok(None);
@@ -113,7 +112,7 @@ impl End {
     }
 }
 
-/// How long the loop may sleep: not at all while an end has something.
+/// Returns how long the loop may sleep: zero while an end has an event.
 fn sleep_of(ends: &mut [End; 2]) -> Result<Duration> {
     let mut longest = Duration::from_secs(1);
     for End { ia, events, .. } in ends {
@@ -125,7 +124,7 @@ fn sleep_of(ends: &mut [End; 2]) -> Result<Duration> {
     Ok(longest)
 }
 
-/// How often the loop slept.
+/// Returns how often the loop slept.
 fn run(names: &[String; 2]) -> Result<u64> {
     let mut ends = [End::open(&names[0])?, End::open(&names[1])?];
     let [client, server] = &mut ends;
@@ -188,7 +187,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Between the functions of these names, or two simulated ones.
+/// Runs between the functions of these names, or two simulated ones.
 fn echo(names: &[String]) -> Result<u64> {
     let folder = tempfile::tempdir().context("a directory for the wire")?;
     let wire = folder.path().join("wire");
@@ -202,7 +201,7 @@ fn echo(names: &[String]) -> Result<u64> {
     }
 }
 
-/// A simulated function on a wire; the MAC ends in the first letter of its name.
+/// Returns the name of a simulated function on a wire; its MAC ends in the first letter of `name`.
 fn simulated(name: &str, wire: &std::path::Path) -> String {
     format!(
         "sim:{name},mac=02:00:00:00:00:0{name},link=unix:{}",

@@ -5,14 +5,14 @@
  *     ./greet server sim:s,link=unix:/tmp/wire,mac=02:00:00:00:00:01,address=192.0.2.1/24
  *     ./greet client sim:c,link=unix:/tmp/wire,mac=02:00:00:00:00:02,address=192.0.2.2/24 192.0.2.1 'hello there'
  *
- * The server first, each in a terminal of its own. With cards the names are 0000:3b:00.2,address=192.0.2.1/24 and the like.
- * Both sides at once, with these names on the wire that is named:
+ * Start the server first, each in a terminal of its own. With cards the names are 0000:3b:00.2,address=192.0.2.1/24
+ * and the like. Both sides can also run together, with these names and the given wire:
  *
  *     ./greet fork /tmp/wire 'hello there'         two processes
  *     ./greet threads /tmp/wire 'hello there'      two threads of one
  *
- * An adapter belongs to the process that opened it: fork first, open afterwards. A thread opens its own; what was refused to a
- * thread is told to that thread.
+ * An adapter belongs to the process that opened it: fork first, then open. Each thread opens its own adapter. The
+ * text of an error is known to the thread that got the error.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -31,16 +31,16 @@
 #define PATIENCE 60000000      /* microseconds: the longest time to wait for anything */
 #define ROOM 256               /* bytes that a message may have */
 
-/* What each of the two programs needs. */
+/* The objects of one side. */
 struct side {
 	DAT_IA_HANDLE ia;
 	DAT_EVD_HANDLE async_evd, events;
 	DAT_EP_HANDLE ep;
-	char *memory; /* one half for what is received, one for what is sent */
+	char *memory; /* the first half for receiving, the second for sending */
 	DAT_LMR_CONTEXT lmr;
 };
 
-/* Every call answers 0, or a number. The text has its names and the reason, for the last call of this thread that was refused. */
+/* Every call returns 0 or an error code. The text has the names and the reason of this thread's last error. */
 static void check(DAT_RETURN answer, const char *call)
 {
 	const char *why;
@@ -70,7 +70,7 @@ static DAT_LMR_TRIPLET piece(const struct side *side, size_t offset, size_t byte
 	return piece;
 }
 
-/* Opens the adapter and makes everything in it. A receive is posted before a peer connects. */
+/* Opens the adapter and makes everything in it. Posts a receive before a peer connects. */
 static void open_side(struct side *side, const char *name)
 {
 	DAT_EVD_FLAGS streams = DAT_EVD_CR_FLAG | DAT_EVD_CONNECTION_FLAG | DAT_EVD_DTO_FLAG;
@@ -103,7 +103,7 @@ static void close_side(struct side *side)
 	free(side->memory);
 }
 
-/* Sleeps until something happens. */
+/* Waits for the next event. */
 static DAT_EVENT event_of(const struct side *side)
 {
 	DAT_EVENT event;
@@ -143,11 +143,11 @@ static void send_text(const struct side *side, const char *text)
 		fail("the text is too long");
 	memcpy(side->memory + ROOM, text, bytes);
 	message = piece(side, ROOM, bytes);
-	/* Suppressed: its success is no event, its failure is one. */
+	/* Suppressed: success gives no event, failure does. */
 	TRY(dat_ep_post_send(side->ep, 1, &message, cookie, DAT_COMPLETION_SUPPRESS_FLAG));
 }
 
-/* Waits for a text, in the first half, and ends it with a zero. */
+/* Waits for a text in the first half of the memory, and adds a NUL. */
 static const char *receive(const struct side *side)
 {
 	DAT_EVENT event = event_of(side);
@@ -159,7 +159,7 @@ static const char *receive(const struct side *side)
 	return side->memory;
 }
 
-/* `ready` is told when the server listens, if it is one. */
+/* Writes a byte to `ready` when the server listens, unless `ready` is negative. */
 static void server(const char *name, int ready)
 {
 	struct side side;
@@ -184,7 +184,7 @@ static void server(const char *name, int ready)
 	fflush(stdout);
 	snprintf(answer, sizeof answer, "you said: %.*s", ROOM - 16, text);
 	send_text(&side, answer);
-	/* The client disconnects when it has its answer. */
+	/* The client disconnects when it has the answer. */
 	if (event_of(&side).event_number != DAT_CONNECTION_EVENT_DISCONNECTED)
 		fail("the connection broke");
 	close_side(&side);
@@ -192,7 +192,7 @@ static void server(const char *name, int ready)
 
 static void client(const char *name, const char *address, const char *text)
 {
-	struct sockaddr_in to = {.sin_family = AF_INET}; /* its port is not looked at: SERVICE says where */
+	struct sockaddr_in to = {.sin_family = AF_INET}; /* its port is ignored: SERVICE is used */
 	struct side side;
 
 	if (inet_pton(AF_INET, address, &to.sin_addr) != 1)
@@ -210,7 +210,7 @@ static void client(const char *name, const char *address, const char *text)
 	close_side(&side);
 }
 
-/* Both sides of a wire, and a pipe in which the server says that it listens. */
+/* Both sides of a wire, and a pipe through which the server reports that it listens. */
 struct both {
 	char names[2][512];
 	int ready[2];
@@ -255,7 +255,7 @@ static int as_threads(struct both *both)
 	return 0;
 }
 
-/* The child has nothing of the library's: nothing was opened yet. */
+/* No adapter was opened before, so the child inherits nothing. */
 static int as_processes(struct both *both)
 {
 	pid_t child = fork();

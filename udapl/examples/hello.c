@@ -5,7 +5,7 @@
  *     ./hello                                      two simulated functions on a wire
  *     ./hello 0000:3b:00.2 0000:3b:00.3            the client's function and the server's
  *
- * Both ends are in one thread here, so what they do stands in the order in which it happens. docs/guide.md explains each step.
+ * Both ends run in one thread here, so the code is in the order of events. docs/guide.md explains each step.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -20,7 +20,7 @@
 #define BYTES 4096
 #define TEXT 13 /* bytes of either text */
 
-/* An end: an adapter, one EVD for all that happens, an endpoint, and memory that the device can reach. */
+/* An end: an adapter, one EVD for all events, an endpoint, and memory that the device can reach. */
 struct end {
 	DAT_IA_HANDLE ia;
 	DAT_EVD_HANDLE async_evd, events;
@@ -30,7 +30,7 @@ struct end {
 	DAT_RMR_CONTEXT rmr;
 };
 
-/* Every call answers 0, or a number; the text has its names, and the reason. */
+/* Every call returns 0 or an error code. The text has its names and the reason. */
 static void check(DAT_RETURN answer, const char *call)
 {
 	const char *why;
@@ -65,7 +65,7 @@ static void open_end(struct end *end, const char *name)
 			   &end->rmr, NULL, NULL));
 }
 
-/* The next event, which has to be this one. */
+/* Waits for the next event, which must be this one. */
 static DAT_EVENT event(const struct end *end, DAT_EVENT_NUMBER number)
 {
 	DAT_EVENT event;
@@ -107,12 +107,12 @@ int main(int argc, char **argv)
 	open_end(&client, argc > 2 ? argv[1] : "sim:client");
 	open_end(&server, argc > 2 ? argv[2] : "sim:server");
 
-	/* The server listens, and has a buffer posted before anybody can send to it. */
+	/* The server listens. It posts a buffer before the client can send to it. */
 	TRY(dat_psp_create(server.ia, SERVICE, server.events, DAT_PSP_CONSUMER_FLAG, &psp));
 	part = text_at(&server, 0);
 	TRY(dat_ep_post_recv(server.ep, 1, &part, cookie, DAT_COMPLETION_DEFAULT_FLAG));
 
-	/* The client calls. With the answer comes where in the server's memory it may write. */
+	/* The client connects. The reply has the address of the server's memory. */
 	TRY(dat_ia_query(server.ia, NULL, DAT_IA_FIELD_IA_ADDRESS_PTR, &attr, DAT_PROVIDER_FIELD_NONE, NULL));
 	TRY(dat_ep_connect(client.ep, attr.ia_address_ptr, SERVICE, PATIENCE, 0, NULL, DAT_QOS_BEST_EFFORT,
 			   DAT_CONNECT_DEFAULT_FLAG));
@@ -124,7 +124,7 @@ int main(int argc, char **argv)
 	established = event(&client, DAT_CONNECTION_EVENT_ESTABLISHED);
 	event(&server, DAT_CONNECTION_EVENT_ESTABLISHED);
 
-	/* It writes, then sends. What was written before a message is there when the message is. */
+	/* The client writes, then sends. When the message arrives, the written bytes are in place. */
 	memcpy(&place, established.event_data.connect_event_data.private_data, sizeof place);
 	memcpy(client.memory, "Hello, memory", TEXT);
 	memcpy(client.memory + 64, "Hello, server", TEXT);

@@ -5,8 +5,7 @@
 //! cargo run --example hello -- 0000:3b:00.2 0000:3b:00.3     # the client's function and the server's
 //! ```
 //!
-//! Both ends are in one thread here, so what they do stands in the order in which it happens. docs/guide.md explains
-//! each step.
+//! Both ends run in one thread here, so the code is in the order of events. docs/guide.md explains each step.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -18,13 +17,13 @@ use udapl::{
     OpenOptions, PspFlags, Qos, RmrTriplet, explain, ia_close, ia_open,
 };
 
-/// Where the server listens: above 0xffff it is an InfiniBand service ID, below a TCP port of `rdma_cm`.
+/// Connection qualifier of the server: numbers above 0xffff are InfiniBand service IDs, others TCP ports of `rdma_cm`.
 const SERVICE: ConnQual = ConnQual::service_id(0x1_0000_0001);
 const PATIENCE: Duration = Duration::from_secs(60);
 const NO_FLAGS: CompletionFlags = CompletionFlags::empty();
 const ESTABLISHED: u32 = ConnectionEventKind::Established.number();
 
-/// An end: an adapter, one EVD for all that happens, an endpoint, and memory that the device can reach.
+/// An end: an adapter, one EVD for all events, an endpoint, and memory that the device can reach.
 struct End {
     ia: Ia,
     events: EvdHandle,
@@ -63,12 +62,12 @@ impl End {
     }
 }
 
-/// What the server finds: what was written, and what was sent.
+/// Returns the bytes that the server received by the write and by the message.
 fn hello(client: &str, server: &str) -> Result<[String; 2]> {
     let mut server = End::open(server).context("the server's adapter")?;
     let mut client = End::open(client).context("the client's adapter")?;
 
-    // The server listens, and has a buffer posted before anybody can send to it.
+    // The server listens. It posts a buffer before the client can send to it.
     server
         .ia
         .psp_create(SERVICE, server.events, PspFlags::CONSUMER)?;
@@ -77,7 +76,7 @@ fn hello(client: &str, server: &str) -> Result<[String; 2]> {
         .ia
         .ep_post_recv(server.ep, &[inbox], DtoCookie(1), NO_FLAGS)?;
 
-    // The client calls. With the answer comes where in the server's memory it may write.
+    // The client connects. The reply has the address of the server's memory.
     let address = server.ia.query().ia.ia_address;
     let (best, none) = (Qos::BEST_EFFORT, ConnectFlags::empty());
     let ia = &mut client.ia;
@@ -98,7 +97,7 @@ fn hello(client: &str, server: &str) -> Result<[String; 2]> {
         ensure!(event.number() == ESTABLISHED, "no connection: {event:?}");
     }
 
-    // It writes, then sends. What was written before a message is there when the message is.
+    // The client writes, then sends. When the message arrives, the written bytes are in place.
     let place = client.ia.ep_private_data(client.ep)?;
     let remote = RmrTriplet {
         segment_length: 13,

@@ -1,15 +1,15 @@
-//! Tasks of tokio over RDMA: a server with a task for each client, and clients that give up when an answer does not
-//! come.
+//! Tokio tasks over RDMA: a server with one task per client, and clients that give up if an answer does not come in
+//! time.
 //!
 //! ```text
 //! cargo run --example tokio                               # two simulated functions on a wire
 //! cargo run --example tokio -- 0000:3b:00.2 0000:3b:00.3
 //! ```
 //!
-//! An adapter is driven beside the tasks that use it (`drive`): its driver takes in what has come and wakes them, and
-//! sleeps on its descriptor, which tokio polls with all others. Everything here is one thread's, as an instance of an
-//! adapter is; a program with several threads has a runtime of one thread in each of them, and an instance
-//! (`udapl::Adapter`). All of it needs the feature `tokio` of crate `udapl`.
+//! The adapter's driver runs beside the tasks that use it (`drive`). It takes in events, wakes the tasks, and sleeps
+//! on the adapter's descriptor, which tokio polls with all others. Everything here runs in one thread, as an instance
+//! of an adapter must. A program with several threads has a single-threaded runtime and an instance
+//! (`udapl::Adapter`) in each of them. This needs the feature `tokio` of crate `udapl`.
 #![forbid(unsafe_code)]
 
 use std::net::IpAddr;
@@ -25,10 +25,10 @@ use udapl::{CloseFlags, ConnQual, EndCause, MemPrivFlags, OpenOptions, ia_open};
 const SERVICE: ConnQual = ConnQual::service_id(0x1_0000_000a);
 const PATIENCE: Duration = Duration::from_secs(60);
 const CLIENTS: usize = 4;
-/// Of a pool: more than all clients use at once.
+/// Size of a pool: more buffers than all clients use at once.
 const BUFFERS: u32 = 16;
 const QUESTIONS: usize = 100;
-/// The server says nothing to this.
+/// The server does not answer this question.
 const UNANSWERED: &[u8] = b"why?";
 
 fn open(name: &str) -> Result<Driver> {
@@ -41,7 +41,7 @@ fn pool(handle: &Handle) -> Result<Pool> {
     Ok(handle.pool(BUFFERS, 64, rights)?)
 }
 
-/// Gives every client a task.
+/// Starts a task for each client.
 async fn serve(handle: Handle) -> Result<()> {
     let pool = pool(&handle)?;
     let listener = handle.listen(SERVICE)?;
@@ -51,7 +51,7 @@ async fn serve(handle: Handle) -> Result<()> {
     }
 }
 
-/// Answers one client until it goes.
+/// Answers one client until it disconnects.
 async fn talk(handle: Handle, pool: Pool, request: Request) -> Result<()> {
     let endpoint = handle.endpoint()?;
     let mut question = endpoint.recv(buffer(&pool)?);
@@ -76,14 +76,14 @@ fn buffer(pool: &Pool) -> Result<Buffer> {
     pool.take().context("more buffers in use than there are")
 }
 
-/// Asks a question. None: the answer does not come in time.
+/// Asks a question. `None`: no answer came in time.
 async fn ask(endpoint: &Endpoint, pool: &Pool, text: &[u8]) -> Result<Option<Vec<u8>>> {
     let answer = endpoint.recv(buffer(pool)?);
     let mut question = buffer(pool)?;
     question.fill(text)?;
     endpoint.send(question).await.0?;
     let limit = Duration::from_millis(if text == UNANSWERED { 20 } else { 10_000 });
-    // A receive whose future is dropped stays posted, and its buffer out of the pool.
+    // A receive whose future is dropped stays posted, and keeps its buffer out of the pool.
     let Ok((came, answer)) = timeout(limit, answer).await else {
         return Ok(None);
     };
@@ -91,7 +91,7 @@ async fn ask(endpoint: &Endpoint, pool: &Pool, text: &[u8]) -> Result<Option<Vec
     Ok(Some(answer.to_vec()))
 }
 
-/// Asks many questions, and one that is not answered; how many were answered rightly.
+/// Asks many questions, and one that is not answered. Returns the number of correct answers.
 async fn client(handle: Handle, server: IpAddr, number: usize) -> Result<usize> {
     let pool = pool(&handle)?;
     let all = pool.available();
@@ -111,7 +111,7 @@ async fn client(handle: Handle, server: IpAddr, number: usize) -> Result<usize> 
     Ok(right)
 }
 
-/// All clients; how many questions were answered rightly.
+/// Runs all clients. Returns the number of correct answers.
 async fn clients(handle: Handle, server: IpAddr) -> Result<usize> {
     let tasks = (0..CLIENTS).map(|number| spawn_local(client(handle.clone(), server, number)));
     let mut right = 0;
@@ -131,13 +131,13 @@ async fn both(names: &[String; 2]) -> Result<usize> {
         ended = serve(answers) => ended.map(|()| 0).context("the server"),
         right = clients(asks, address) => right.context("the clients"),
     };
-    // What is still waited for ends with the driver.
+    // Closing the driver ends the futures that are still pending.
     client.close()?;
     server.close()?;
     result
 }
 
-/// Between the functions of these names, or two simulated ones.
+/// Runs between the functions of these names, or two simulated ones.
 fn run(names: &[String]) -> Result<usize> {
     let folder = tempfile::tempdir().context("a folder for the wire")?;
     let wire = folder.path().join("wire");

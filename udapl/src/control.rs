@@ -1,13 +1,14 @@
-//! The control socket of an adapter: what can be seen of a live process from outside.
+//! The control socket of an adapter: shows the state of a live process to other processes.
 //!
-//! JSON-RPC 2.0 over a Unix socket; docs/control.md has the methods, `datctl resource`, `stat`, `top`, `monitor` and
-//! `metrics` are their users. Nothing on it changes what the process does; it may be measured for as long as a client
-//! wants it (method `measure`). A program asks for it by the adapter's name
+//! JSON-RPC 2.0 over a Unix socket. docs/control.md lists the methods; `datctl resource`, `stat`, `top`, `monitor`
+//! and `metrics` use them. No method changes what the process does, except that a client can turn on latency
+//! measurement while it is connected (method `measure`). A program asks for a socket by the adapter's name
 //! (`0000:3b:00.2,control=/run/target.sock`), by [`OpenOptions::control`](crate::OpenOptions::control), by
 //! `DAT_CONTROL` in its environment, or by [`serve`].
 //!
-//! An instance is one thread's: what it counts is read where it lives, when its thread is in a call of the library. An
-//! instance whose thread does something else for long is told as silent, with what it last said.
+//! An instance belongs to one thread, and only that thread can read its counters: it does so inside its next call of
+//! the library. An instance whose thread makes no call for 200 ms is reported as silent, with its previous
+//! answer.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -30,17 +31,17 @@ use crate::open::{Adapter, OpenError};
 use crate::recorder::{self, Dump};
 use crate::stats::Counters;
 
-/// How long an instance may take to answer.
+/// Longest wait for the answers of all instances.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// Objects of each kind and instance that are told unless another number is asked for.
+/// Default limit on the objects of each kind reported for each instance.
 const OBJECTS: u64 = 4_096;
-/// Events of each instance's flight recorder that are told unless another number is asked for.
+/// Default limit on the flight recorder events reported for each instance.
 const EVENTS: u64 = 4_096;
-/// As many of them as are told at most where they are wanted as a file, whose digits take more.
-const EVENTS_OF_A_FILE: u64 = 8_192;
-/// Notices that wait for the socket's thread.
+/// Maximum number of events in a pcapng answer, whose hex digits take more space.
+const MAX_FILE_EVENTS: u64 = 8_192;
+/// Maximum number of notices queued for the socket's thread.
 const NOTICES: usize = 4_096;
-/// What can be asked.
+/// The methods of the socket.
 const METHODS: [&str; 8] = [
     "version",
     "resource",
@@ -52,17 +53,17 @@ const METHODS: [&str; 8] = [
     "unmeasure",
 ];
 
-/// Serves the control socket of an adapter until the [`Service`] is dropped, or, once that is left, until the adapter
-/// is closed.
+/// Serves the control socket of an adapter until the [`Service`] is dropped. After `Service::leave` it serves the
+/// socket until the adapter is closed.
 ///
 /// # Errors
 /// [`OpenError::Control`]; [`OpenError::Closed`].
 pub fn serve(adapter: &Adapter, path: &Path, access: Access) -> Result<Service, OpenError> {
-    let notices = Arc::new(Mutex::new(Waiting::default()));
+    let notices = Arc::new(Mutex::new(NoticeQueue::default()));
     let mut is_open = false;
     let served = control::serve(&with_process(path), access, |tell| {
         is_open = watch(adapter, tell, &notices);
-        Looked {
+        Observed {
             adapter: adapter.clone(),
             notices,
             last: BTreeMap::new(),
@@ -82,7 +83,7 @@ pub fn serve(adapter: &Adapter, path: &Path, access: Access) -> Result<Service, 
     }
 }
 
-/// A path with the number of the process in it.
+/// Replaces `{pid}` in a path by the process ID.
 fn with_process(path: &Path) -> PathBuf {
     match path.to_str() {
         Some(text) => text
@@ -92,15 +93,16 @@ fn with_process(path: &Path) -> PathBuf {
     }
 }
 
-/// Notices that nobody has taken yet, and how many found no room.
+/// Notices not yet fetched, and the number that were lost because the queue was full.
 #[derive(Default)]
-struct Waiting {
+struct NoticeQueue {
     notices: VecDeque<Notice>,
     lost: u64,
 }
 
-/// Has notices kept. What tells of them goes with the adapter.
-fn watch(adapter: &Adapter, tell: Tell, notices: &Arc<Mutex<Waiting>>) -> bool {
+/// Queues the adapter's notices for the socket. Returns false if the adapter is closed. The watcher is freed with the
+/// adapter.
+fn watch(adapter: &Adapter, tell: Tell, notices: &Arc<Mutex<NoticeQueue>>) -> bool {
     let to = Arc::clone(notices);
     adapter.dat().watch(Box::new(move |notice| {
         let mut waiting = to.lock().unwrap_or_else(PoisonError::into_inner);
@@ -114,23 +116,23 @@ fn watch(adapter: &Adapter, tell: Tell, notices: &Arc<Mutex<Waiting>>) -> bool {
     }))
 }
 
-/// An adapter that is looked at.
-struct Looked {
+/// An adapter served on a control socket.
+struct Observed {
     adapter: Adapter,
-    notices: Arc<Mutex<Waiting>>,
-    /// What instances last said.
+    notices: Arc<Mutex<NoticeQueue>>,
+    /// The last answer of each instance.
     last: BTreeMap<u32, InstanceView>,
-    /// A client wants to know how long things take.
+    /// True while latencies are measured for a client.
     measures: bool,
 }
 
-impl Drop for Looked {
+impl Drop for Observed {
     fn drop(&mut self) {
         self.measure(false);
     }
 }
 
-impl Subject for Looked {
+impl Subject for Observed {
     fn call(&mut self, method: &str, params: &Value) -> Result<Value, Refusal> {
         let answer = match method {
             "version" => serde_json::to_value(self.version()),
@@ -165,7 +167,7 @@ impl Subject for Looked {
     }
 }
 
-impl Looked {
+impl Observed {
     fn version(&self) -> Version {
         Version {
             schema: SCHEMA,
@@ -176,7 +178,7 @@ impl Looked {
         }
     }
 
-    /// Asks all instances, and waits a little while.
+    /// Asks all instances and waits up to [`PATIENCE`]. Returns the views, and the numbers of silent instances.
     fn ask(&mut self, wanted: Wanted) -> Result<(Vec<InstanceView>, Vec<u32>), Refusal> {
         let closed = || Refusal::new(FAILED, format!("{} is closed", self.adapter.name()));
         let asked = self.adapter.dat().ask(wanted);
@@ -193,7 +195,7 @@ impl Looked {
         }
         let told = self.last.values().cloned();
         let views = told.map(|mut view| {
-            // One that is silent may have been asked for more before.
+            // A silent instance's old answer may be longer than the limit of this request.
             view.eps.truncate(wanted.objects);
             view.evds.truncate(wanted.objects);
             view.srqs.truncate(wanted.objects);
@@ -231,7 +233,7 @@ impl Looked {
                 Refusal::new(INVALID_PARAMS, "pcapng is true or false".to_owned())
             })?,
         };
-        let most = if as_file { EVENTS_OF_A_FILE } else { 1 << 16 };
+        let most = if as_file { MAX_FILE_EVENTS } else { 1 << 16 };
         let wanted = Wanted {
             events: number(params, "events", EVENTS, most)?,
             ..Wanted::default()
@@ -328,7 +330,7 @@ impl Looked {
     }
 }
 
-/// A parameter that is a number, and what it is if it is not given.
+/// Reads a number from the parameters, or `usual` if it is missing.
 fn number(params: &Value, name: &str, usual: u64, most: u64) -> Result<usize, Refusal> {
     let number = match params.get(name) {
         None => Some(usual),
@@ -419,7 +421,7 @@ fn flags<'a>(names: impl Iterator<Item = &'a str>) -> String {
     names.collect::<Vec<_>>().join("|")
 }
 
-/// Counters by name. Statuses that nothing ended with are left out.
+/// Counters by name. Completion statuses with a count of 0 are left out.
 fn counters(named: dat_core::stats::Named) -> Counters {
     let told = named.into_iter();
     let told = told.filter(|(name, count)| *count != 0 || !name.contains("_DAT_"));

@@ -1,12 +1,12 @@
-//! A completion in words: what to write to a log when a DTO has failed.
+//! Describes a completion in words, for a log line about a failed DTO.
 //!
-//! DAT has twelve statuses. The device says more (its syndrome, and a vendor syndrome that refines it), and what a
-//! person wants to know is neither: where to look. [`explain`] puts all three on one line.
+//! DAT has twelve statuses. The device reports more: a syndrome, and a vendor syndrome that refines it. A person
+//! needs a third thing: where to look. [`explain`] puts all three on one line.
 
 use dat_core::{DtoCompletion, DtoStatus};
 
-/// One line about a completion: which queue, DAT's status with its number, the device's syndrome and vendor
-/// syndrome in hex, and what to do about it.
+/// Returns one line about a completion: the queue, DAT's status with its number, the device's syndrome and vendor
+/// syndrome in hex, and advice.
 ///
 /// ```text
 /// request failed: DAT_DTO_ERR_RECEIVER_NOT_READY (9), syndrome 0x16, vendor syndrome 0x00: the peer had no
@@ -30,7 +30,7 @@ pub fn explain(completion: &DtoCompletion) -> String {
     }
     let (syndrome, vendor) = completion.syndrome();
     let advice = match (status, syndrome) {
-        // Flushed by us, because the device is dead and says nothing.
+        // The library flushed it, because the device is dead and reports nothing.
         (DtoStatus::ErrFlushed, 0) => {
             hw_mlx::completion::explain(hw_mlx::completion::syndrome::FLUSHED, 0)
         }

@@ -1,10 +1,9 @@
-//! Simulated functions on one link, for programs that want to hold the simulator in their hands: faults,
-//! captures, reports, time.
+//! Simulated functions on one link, for programs that control the simulator: faults, captures, reports, time.
 //!
-//! Opening `sim:A` by name needs none of this; see [`ia_open`](crate::ia_open).
+//! A program that only opens `sim:A` by name needs none of this; see [`ia_open`](crate::ia_open).
 //!
-//! A fabric's time is virtual: it moves when somebody waits, or when it is told to ([`Sim::step`], [`Sim::advance`]).
-//! What a program needs for all that is here, so that it depends on this crate alone:
+//! A fabric's time is virtual: it advances when a thread waits, or by [`Sim::step`] and [`Sim::advance`]. This module
+//! re-exports everything needed for that, so a program depends on this crate alone:
 //!
 //! ```
 //! use std::time::Duration;
@@ -42,7 +41,7 @@ use crate::open::{OpenError, OpenOptions};
 
 /// Two simulated functions and the link between them.
 pub struct Fabric {
-    /// The world they live in: time, faults, captures, the event log.
+    /// The simulated world: time, faults, captures, event log.
     pub sim: Sim,
     /// The link.
     pub link: LinkId,
@@ -50,7 +49,7 @@ pub struct Fabric {
 }
 
 impl Fabric {
-    /// A pair on a perfect wire. The same seed gives the same world.
+    /// Creates a pair on a link without faults. The same seed gives the same world.
     #[must_use]
     pub fn pair(seed: u64) -> Self {
         Self::with(SimConfig::seeded(seed), LinkFaults::default(), |profile| {
@@ -58,17 +57,16 @@ impl Fabric {
         })
     }
 
-    /// A pair with all settings given.
+    /// Creates a pair with all settings given.
     #[must_use]
     pub fn with(config: SimConfig, faults: LinkFaults, shape: impl Fn(Profile) -> Profile) -> Self {
         Self::made(Sim::new(config), faults, shape)
     }
 
-    /// As [`Fabric::with`], and what comes from outside of the world is recorded, for
-    /// [`Replay`](hw_sim::record::Replay).
+    /// Like [`Fabric::with`], and records every input of the world for [`Replay`](hw_sim::record::Replay).
     ///
     /// # Errors
-    /// The writer refuses.
+    /// The writer's I/O errors.
     pub fn recorded(
         config: SimConfig,
         faults: LinkFaults,
@@ -92,11 +90,11 @@ impl Fabric {
         }
     }
 
-    /// A pair of virtual functions, each of a card of its own, whose physical functions have no driver. `shape` changes
-    /// the configuration of the cards, whose ports are linked.
+    /// Creates a pair of virtual functions on two linked cards. The physical functions have no driver. `shape`
+    /// changes the configuration of the cards.
     ///
     /// # Panics
-    /// The profile says nothing of virtual functions.
+    /// Panics if the profile has no virtual functions.
     #[must_use]
     pub fn of_virtual(
         config: SimConfig,
@@ -123,16 +121,16 @@ impl Fabric {
         }
     }
 
-    /// The function of side 0 or 1.
+    /// Returns the function of side 0 or 1.
     ///
     /// # Panics
-    /// There is no such side.
+    /// Panics if there is no such side.
     #[must_use]
     pub fn function(&self, side: usize) -> Arc<SimFunction> {
         Arc::clone(&self.functions[side])
     }
 
-    /// The IPv4 address that [`Fabric::options`] gives a side.
+    /// Returns the IPv4 address that [`Fabric::options`] gives a side.
     #[must_use]
     pub fn ipv4(side: usize) -> IpAddr {
         // CAST: a fabric of more than 254 functions repeats addresses.
@@ -143,7 +141,7 @@ impl Fabric {
         IpAddr::V4(Ipv4Addr::new(192, 0, 2, side as u8 + 1))
     }
 
-    /// Options for a side: its IPv4 address, and the other side's as a neighbour.
+    /// Returns options for a side: its IPv4 address, and the other side's as a neighbour.
     #[must_use]
     pub fn options(side: usize) -> OpenOptions {
         let peer = 1 - side;
@@ -160,8 +158,8 @@ impl Fabric {
         self.open_with(side, &Self::options(side))
     }
 
-    /// Brings a side up and opens it with other options. The random numbers of the driver follow from the seed of the
-    /// world, unless the options have a seed, so that the whole run is repeatable.
+    /// Brings a side up and opens it with other options. If the options have no seed, the driver's random numbers
+    /// follow from the seed of the world, so that the whole run is repeatable.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -172,7 +170,7 @@ impl Fabric {
         open_function(Arc::clone(&self.functions[side]), 1, &options)
     }
 
-    /// What the function of a side reports about its driver.
+    /// Driver bugs that the function of a side has reported.
     #[must_use]
     pub fn report(&self, side: usize) -> FunctionReport {
         self.sim.report(&self.functions[side])

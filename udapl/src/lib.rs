@@ -2,16 +2,16 @@
 //!
 //! | To | Begin at |
 //! |---|---|
-//! | open an adapter | [`ia_open`]; what names may say is in [`name`], what else can be set in [`OpenOptions`] |
+//! | open an adapter | [`ia_open`]; [`name`] describes the names, [`OpenOptions`] the other settings |
 //! | do anything with it | [`Ia`], which lists all calls by object |
-//! | have memory that the card reaches | [`alloc`], [`alloc_aligned`], [`pool`], [`LentMemory`] |
+//! | get memory for DMA | [`alloc`], [`alloc_aligned`], [`pool`], [`LentMemory`] |
 //! | use several threads | [`Adapter::instance`] |
 //! | sleep in an event loop | [`Ia::arm`] |
 //! | read and write files meanwhile | [`reactor`] |
 //! | write `async` code | module `future`, with the feature `async` |
 //! | test without a card | names that begin with `sim:`, and [`fabric`]; feature `sim`, which is on by default |
 //!
-//! A whole program of two sides, each step of it in its order:
+//! A complete program with two sides, in the order of its steps:
 //!
 //! ```
 //! use std::time::Duration;
@@ -60,7 +60,7 @@
 #![deny(unsafe_code)] // but for `capi`
 #![warn(clippy::missing_errors_doc)]
 
-mod attendant;
+mod background;
 pub mod capi;
 #[cfg(feature = "control")]
 pub mod control;
@@ -81,7 +81,7 @@ mod stats;
 #[cfg(feature = "sim")]
 mod wired;
 
-pub use attendant::Attendant;
+pub use background::BackgroundThread;
 pub use dat_core::cm::{Counters as ConnectionCounters, Refused, RejectReason};
 pub use dat_core::log_budget;
 pub use dat_core::{
@@ -110,22 +110,22 @@ pub use hw_mlx::{
 };
 pub use memory::{alloc, alloc_aligned, pool};
 #[cfg(feature = "sim")]
-pub use open::simulated::{Deed, do_to_simulated};
+pub use open::simulated::{SimAction, simulate};
 pub use open::{
     Adapter, HandedIn, NotClosed, OpenError, OpenOptions, Simulated, StillOpen, function_open,
     ia_close, ia_open,
 };
 pub use stats::{AdapterStats, CommandStats, Counters};
 
-/// An interface adapter on a ConnectX function: one instance of it, with all objects that were made in it.
+/// An interface adapter on a ConnectX function: one instance of the adapter, with all objects created in it.
 ///
-/// Every call of DAT is a method, under DAT's name without `dat_`. They take the `Ia` by reference, so one thread at a
-/// time is in it; other threads have instances of their own ([`Adapter::instance`]). Nothing happens in the background:
-/// news is taken in by [`evd_wait`](Ia::evd_wait), by an [`evd_dequeue`](Ia::evd_dequeue) that finds nothing, and by
-/// [`progress`](Ia::progress).
+/// Every call of DAT is a method, under DAT's name without `dat_`. Methods take the `Ia` by reference, so one thread
+/// at a time uses it; other threads open instances of their own ([`Adapter::instance`]). Nothing happens in the
+/// background: events are taken in by [`evd_wait`](Ia::evd_wait), by an [`evd_dequeue`](Ia::evd_dequeue) that finds
+/// its queue empty, and by [`progress`](Ia::progress).
 ///
-/// An `Ia` comes from [`ia_open`] and ends by [`ia_close`], which gives everything back in order. Dropped, it ends at
-/// once, and its device is stopped.
+/// [`ia_open`] returns an `Ia`. [`ia_close`] closes it and frees everything in order. Dropping the `Ia` closes it
+/// abruptly and stops its device.
 ///
 /// # Calls by object
 ///

@@ -1,35 +1,35 @@
-//! Memory that a device can reach, for consumers: where it comes from.
+//! DMA memory for consumers: how to allocate it.
 //!
-//! How its bytes go in and out is told at [`DmaMemory`]: copied ([`read_into`](DmaMemory::read_into),
-//! [`write_from`](DmaMemory::write_from)), or looked at in place ([`bytes`](DmaMemory::bytes)). Memory of the
-//! consumer's own is [`LentMemory`](crate::LentMemory), which is `unsafe` to create.
+//! [`DmaMemory`] describes the access to its bytes: by copy ([`read_into`](DmaMemory::read_into),
+//! [`write_from`](DmaMemory::write_from)), or in place ([`bytes`](DmaMemory::bytes)).
+//! [`LentMemory`](crate::LentMemory) is memory that the consumer allocated itself; creating it is `unsafe`.
 
 use driver::{DmaError, DmaMemory, DmaPool, PoolBuilder};
 
 use crate::Ia;
 
-/// Allocates `bytes` zeroed bytes of the adapter's memory, at a multiple of 256 (`DAT_OPTIMAL_ALIGNMENT`). They are
-/// given back when the last clone drops; an LMR made of them holds a clone.
+/// Allocates `bytes` zeroed bytes of the adapter's memory, aligned to 256 (`DAT_OPTIMAL_ALIGNMENT`). The memory is
+/// freed when its last clone drops; an LMR holds a clone.
 ///
 /// # Errors
-/// The host has no more memory, or no more address space that the device can reach.
+/// The host has no memory left, or no address space that the device can reach.
 pub fn alloc(ia: &Ia, bytes: usize) -> Result<DmaMemory, DmaError> {
     const OPTIMAL_ALIGNMENT: usize = 256;
     alloc_aligned(ia, bytes, OPTIMAL_ALIGNMENT)
 }
 
-/// As [`alloc`], at a multiple of `align`, a power of two up to 1 GiB: 4096 for files that are opened with `O_DIRECT`
+/// Like [`alloc`], aligned to `align`, a power of two up to 1 GiB. Use 4096 for files opened with `O_DIRECT`
 /// ([`reactor`](crate::reactor)).
 ///
 /// # Errors
-/// As [`alloc`]; [`DmaError::Request`]: no bytes, or no such alignment.
+/// Those of [`alloc`]. [`DmaError::Request`]: zero bytes, or an invalid alignment.
 pub fn alloc_aligned(ia: &Ia, bytes: usize, align: usize) -> Result<DmaMemory, DmaError> {
     Ok(ia.provider().arena().alloc(bytes, align)?.into())
 }
 
-/// Builds a pool of memory for the adapter: its size, the size of its pages, the NUMA node and the number of threads
-/// that populate it are the program's choice. Adapters with memory in common
-/// ([`OpenOptions::memory`](crate::OpenOptions::memory)) can all register it.
+/// Builds a memory pool for the adapter. The program chooses its size, page size, NUMA node and the number of threads
+/// that populate it. Adapters that share memory ([`OpenOptions::memory`](crate::OpenOptions::memory)) can all
+/// register it.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,43 +1,43 @@
-//! The names of adapters: a device, and options behind it, as in
+//! Names of adapters: a device followed by options, as in
 //! `sim:a,address=192.0.2.1,neighbour=192.0.2.2/02:00:5e:10:00:02`.
 //!
-//! | device | is |
+//! | device | meaning |
 //! |---|---|
-//! | `sim:A` | function A of the process's own simulated fabric; made when it is first opened. The first two, or two cards, are linked |
+//! | `sim:A` | function A of the process's own simulated fabric, created when it is first opened. The first two functions (or two cards) are linked |
 //! | `sim:A/pf`, `sim:A/vf0` … `sim:A/vf7` | the physical function of card A of that fabric, or one of its virtual functions |
-//! | `vfio-user:/run/nic.sock` | the function that another process serves at that socket, such as `datctl sim serve` |
+//! | `vfio-user:/run/nic.sock` | the function that another process serves at that socket, for example `datctl sim serve` |
 //! | `0000:3b:00.2`, `3b:00.2` | the PCI function at that address, bound to vfio-pci |
 //!
-//! Options are for programs that open adapters by name alone, as all programs in C do; others may use [`OpenOptions`].
-//! Each option begins with a comma, and what is behind a comma has to be an option; anything else is an error that
-//! lists the options there are. Only the path of a `vfio-user:` socket may have commas of its own: there the first one
-//! that is followed by small letters and `=` begins the options. Options of an address follow it, as in
+//! Options are for programs that open adapters by name alone, as all programs in C do; others may use
+//! [`OpenOptions`]. Each option begins with a comma. Text after a comma that is not an option is an error, which
+//! lists the valid options. Only the path of a `vfio-user:` socket may contain commas: its options begin at the first
+//! comma that is followed by small letters and `=`. Options of an address follow that address, as in
 //! `0000:3b:00.2,address=192.0.2.1/24,gateway=192.0.2.254,vlan=100,priority=3`.
 //!
-//! | option | adds |
+//! | option | meaning |
 //! |---|---|
-//! | `,address=IP` or `,address=IP/PREFIX` | an address of the adapter. Peers whose first `PREFIX` bits are the same are on its link; without a prefix all of its family are |
-//! | `,gateway=IP` | the station on the link of that address that leads to everybody else |
+//! | `,address=IP` or `,address=IP/PREFIX` | an address of the adapter. Peers whose first `PREFIX` bits are equal are on its link; without a prefix all of its family are |
+//! | `,gateway=IP` | the gateway of that address: a router on the link, used for all peers that are not on the link |
 //! | `,vlan=N` | the VLAN of that address, 1..=4094 |
 //! | `,priority=N` | the priority of its frames in that VLAN, 0..=7 |
-//! | `,neighbour=IP/MAC` | a peer's MAC, which is then not asked for |
-//! | `,network=off` | no part in the network: the adapter neither asks for MACs nor answers |
-//! | `,network=on` | a part in the network, or the adapter does not open. Without either option it takes part if the device lets it ([`NetworkState`](hw_mlx::provider::NetworkState)) |
-//! | `,events=all`, `,events=errors` | whether the asynchronous EVD has [`NetworkEvent`](crate::NetworkEvent)s beside errors. Without this option it has them in Rust, and not in C |
-//! | `,endpoints=N` | room for this many endpoints, of all instances together, as far as the device can have them |
-//! | `,vectors=N` | this many interrupt vectors for completions, as far as there are so many. One for each instance is best if the instances sleep |
-//! | `,group=NAME` | of a PCI address: the file of its IOMMU group, `/dev/vfio/N`, which was opened for this process and handed in by this name ([`OpenOptions::vfio_group`]) |
-//! | `,container=NAME` | likewise `/dev/vfio/vfio`, where this process may not open that. Each adapter takes one of its own |
-//! | `,memory=NAME` | memory in common with the other adapters of this process that have the same name here: pinned once for all, and what one has registered another can register too ([`OpenOptions::memory`]) |
+//! | `,neighbour=IP/MAC` | a static neighbour entry: the adapter does not ask for this MAC |
+//! | `,network=off` | no ARP and neighbour discovery: the adapter neither asks for MACs nor answers |
+//! | `,network=on` | ARP and neighbour discovery are required: the adapter does not open without them. Without either option it uses them if the device allows it ([`NetworkState`](hw_mlx::provider::NetworkState)) |
+//! | `,events=all`, `,events=errors` | whether the asynchronous EVD reports [`NetworkEvent`](crate::NetworkEvent)s beside errors. The default is `all` in Rust and `errors` in C |
+//! | `,endpoints=N` | room for N endpoints, of all instances together, as far as the device allows |
+//! | `,vectors=N` | N interrupt vectors for completions, as far as available. If instances sleep, one vector for each instance is best |
+//! | `,group=NAME` | for a PCI address: the name of an inherited descriptor of its IOMMU group file, `/dev/vfio/N` ([`OpenOptions::vfio_group`]) |
+//! | `,container=NAME` | the name of an inherited descriptor of `/dev/vfio/vfio`, for a process that may not open that file. Each adapter needs its own |
+//! | `,memory=NAME` | memory shared with all adapters of this process that use the same name: pinned once for all, and memory of one adapter can be registered with the others ([`OpenOptions::memory`]) |
 //! | `,recorder=on` | a flight recorder in the instance ([`OpenOptions::recorder`]) |
-//! | `,recorder=FOLDER` | one in each instance, which is written to this folder when something breaks ([`OpenOptions::recorder_folder`]). The folder's name has a `/` in it |
-//! | `,control=PATH` | a control socket ([`OpenOptions::control`]); `{pid}` in it is the number of the process |
-//! | `,mac=MAC` | the MAC of a simulated function; of a virtual one, what its administrator gives it |
-//! | `,profile=NAME` | the kind of device a simulated function is: a generation such as `connectx-7-vf`, or the path of a file |
-//! | `,mtu=N` | the MTU of the port, bytes as IP counts them; RDMA packets of 4096 bytes take 4192. A simulated function by itself has 4200 if nothing is said, every other device what it has |
-//! | `,time=virtual` | a simulated function in a world of its process whose time moves only when somebody waits, at once: for tests that give both sides their turns. Otherwise its time is the machine's ([`OpenOptions::virtual_time`]) |
-//! | `,pcap=FILE` | what passes on the wire of a simulated function, written to this file for Wireshark ([`OpenOptions::pcap`]) |
-//! | `,link=unix:PATH` | the wire of a simulated function, to the function of another process that names the same path. It needs `,mac=` too |
+//! | `,recorder=FOLDER` | a flight recorder in each instance, dumped to this folder when a connection breaks or a thread panics ([`OpenOptions::recorder_folder`]). The folder's name must contain a `/` |
+//! | `,control=PATH` | a control socket ([`OpenOptions::control`]); `{pid}` in the path stands for the process ID |
+//! | `,mac=MAC` | the MAC of a simulated function; of a virtual function, the MAC that its administrator assigns |
+//! | `,profile=NAME` | the device type of a simulated function: a generation such as `connectx-7-vf`, or the path of a profile file |
+//! | `,mtu=N` | the MTU of the port, in bytes of the IP packet; RDMA packets with 4096 bytes of data need 4192. The default is 4200 for a single simulated function, and the device's own MTU for all others |
+//! | `,time=virtual` | virtual time for a simulated function: it advances only when a thread waits, and then at once. This is for tests that run both sides in one thread. The default is real time ([`OpenOptions::virtual_time`]) |
+//! | `,pcap=FILE` | a capture of a simulated function's wire, written to this file for Wireshark ([`OpenOptions::pcap`]) |
+//! | `,link=unix:PATH` | the wire of a simulated function to the function of another process that names the same path. It needs `,mac=` too |
 
 use std::net::IpAddr;
 
@@ -46,7 +46,8 @@ use hw_mlx::{Address, Vlan};
 
 use crate::open::{OpenError, OpenOptions};
 
-/// An option: its key, what stands behind it, and what it adds; `None` if that is not what stands there.
+/// An option: its key, the form of its value, and a function that applies the value. The function returns `None` if
+/// the value is malformed.
 struct Key {
     key: &'static str,
     value: &'static str,
@@ -196,10 +197,10 @@ const KEYS: [Key; 20] = [
     },
 ];
 
-/// What a name after `sim:` says of a function's place.
+/// Position of a simulated function: alone, or on a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnCard {
-    /// A function by itself.
+    /// A single function, which is no part of a named card.
     Alone,
     /// A card's physical function.
     Physical,
@@ -207,8 +208,8 @@ pub(crate) enum OnCard {
     Virtual(usize),
 }
 
-/// The card in a simulated function's name, and the function's place on it: `a/pf`, `a/vf0`. Anything else is a
-/// function by itself, whatever its name is made of.
+/// Splits a simulated function's name into its card and its position on the card (`a/pf`, `a/vf0`). Any other name is
+/// a single function.
 pub(crate) fn on_card(name: &str) -> (&str, OnCard) {
     let place = |text: &str| match text {
         "pf" => Some(OnCard::Physical),
@@ -227,9 +228,9 @@ pub(crate) fn on_card(name: &str) -> (&str, OnCard) {
     }
 }
 
-/// The device in a name, and the options with what the name adds. [`ia_open`](crate::ia_open) asks this itself; a
-/// program that reads names from people asks it before there is anything to open. Whether there is such a device it
-/// does not say.
+/// Splits a name into its device, and the given options with those of the name added. [`ia_open`](crate::ia_open)
+/// calls this itself. A program that reads names from users can call it earlier, to check them. It does not check
+/// that the device exists.
 ///
 /// ```
 /// use udapl::{OpenOptions, name};
@@ -279,14 +280,14 @@ pub fn parse<'a>(
     Ok((device, options))
 }
 
-/// Whether this is `key=` and more, whatever the key.
+/// Returns whether the text begins with an option: small letters and `=`.
 fn begins_an_option(text: &str) -> bool {
     text.split_once('=').is_some_and(|(key, _)| {
         !key.is_empty() && key.bytes().all(|letter| letter.is_ascii_lowercase())
     })
 }
 
-/// The options there are, for people.
+/// Lists all options for an error message.
 fn all_known() -> String {
     let keys: Vec<String> = KEYS
         .iter()
@@ -295,7 +296,7 @@ fn all_known() -> String {
     keys.join("; ")
 }
 
-/// A number in decimal digits, in a range.
+/// Parses a decimal number within a range.
 fn number<N: std::str::FromStr + PartialOrd>(
     text: &str,
     range: std::ops::RangeInclusive<N>,
@@ -303,7 +304,7 @@ fn number<N: std::str::FromStr + PartialOrd>(
     text.parse().ok().filter(|number| range.contains(number))
 }
 
-/// An address, and its prefix if it has one.
+/// Parses an address with an optional prefix length.
 fn address_of(text: &str) -> Option<Address> {
     let Some((address, prefix)) = text.split_once('/') else {
         return Some(text.parse::<IpAddr>().ok()?.into());
@@ -316,7 +317,7 @@ fn address_of(text: &str) -> Option<Address> {
     })
 }
 
-/// A MAC address of one station, not of a group (IEEE 802.3 3.2.3: the first bit) and not of nobody.
+/// Parses a unicast MAC address (IEEE 802.3 3.2.3: the first bit is 0). Zero is refused.
 fn station_of(text: &str) -> Option<[u8; 6]> {
     mac_of(text).filter(|mac| mac[0] & 1 == 0 && *mac != [0; 6])
 }

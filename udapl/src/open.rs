@@ -1,6 +1,6 @@
-//! Opening an adapter by name, and closing it. What names say is told in [`name`](crate::name); a simulated function on
-//! a wire to another process (`sim:A,link=unix:PATH`) is in module `wired`. Without feature `sim` there are none
-//! of them.
+//! Opening an adapter by name, and closing it. Module [`name`](crate::name) describes the names. Module `wired` has
+//! simulated functions on a wire to another process (`sim:A,link=unix:PATH`). Without feature `sim` there are no
+//! simulated functions.
 
 #[cfg(feature = "sim")]
 mod capture;
@@ -23,42 +23,42 @@ use crate::Ia;
 use crate::name::OnCard;
 pub use options::{HandedIn, OpenOptions, Simulated};
 
-/// Why an adapter could not be opened.
+/// Reasons why an adapter could not be opened.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// No backend understands the name.
+    /// No kind of device has a name of this form.
     #[error(
         "no adapter is called {name:?}: {}names are sim:NAME, sim:CARD/pf, sim:CARD/vf0 to sim:CARD/vf7, vfio-user:SOCKET and a PCI address like 0000:3b:00.2 (DAT_PROVIDER_NOT_FOUND)",
-        of_the_kernel(name)
+        kernel_name_hint(name)
     )]
     NotFound {
         /// The name.
         name: String,
     },
-    /// The name says something about the adapter that is not understood.
+    /// An option of the name is unknown or malformed.
     #[error("{name}: {why} (DAT_PROVIDER_NOT_FOUND)")]
     BadOption {
         /// The whole name.
         name: String,
         /// The option.
         option: String,
-        /// What is wrong with it, and what there would be.
+        /// The mistake, and the valid options or values.
         why: String,
     },
-    /// A card's name was used for a function by itself, or the other way round.
+    /// The name of a card was used for a single function, or the other way round.
     #[error(
         "{name}: sim:{card} was opened as {there} in this process; use one of its functions, or another name (DAT_PROVIDER_NOT_FOUND)"
     )]
     OtherKind {
         /// The adapter.
         name: String,
-        /// The name before the function's.
+        /// The part of the name before the function's.
         card: String,
-        /// What it is.
+        /// The kind of the open device.
         there: &'static str,
     },
-    /// Somebody in this process has it open; a function has one driver.
+    /// This process has the function open already; a function has one driver.
     #[error(
         "{name} is open already, and a function has one driver at a time: `Adapter::instance` opens one more instance of it"
     )]
@@ -66,34 +66,34 @@ pub enum OpenError {
         /// The adapter.
         name: String,
     },
-    /// It cannot be looked at where that was asked for.
+    /// The control socket could not be served.
     #[cfg(feature = "control")]
     #[error("{name}: {error}")]
     Control {
         /// The adapter.
         name: String,
-        /// Why not.
+        /// Reason.
         error: ::control::ServeError,
     },
-    /// It was to be looked at from outside, and this library was built without that.
+    /// The options ask for a control socket, but this library was built without them.
     #[error("{name},control={}: this library was built without feature `control` (DAT_PROVIDER_NOT_FOUND)", path.display())]
     NoControl {
         /// The adapter.
         name: String,
-        /// Where.
+        /// Path of the socket.
         path: PathBuf,
     },
-    /// What is recorded cannot be kept where that was asked for.
+    /// The recorder's folder cannot be written.
     #[error("{name}: recorder folder {}: {error}", path.display())]
     Recorder {
         /// The adapter.
         name: String,
         /// The folder.
         path: PathBuf,
-        /// Why not.
+        /// Reason.
         error: std::io::Error,
     },
-    /// What passes on its wire cannot be written where that was asked for.
+    /// The wire cannot be captured in the file given.
     #[cfg(feature = "sim")]
     #[error("{name}: pcap={}: {error}", path.display())]
     Capture {
@@ -101,39 +101,39 @@ pub enum OpenError {
         name: String,
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// Reason.
         error: std::io::Error,
     },
-    /// Its last instance has been closed.
+    /// The adapter is closed: its last instance was closed.
     #[error("{name} is closed: its last instance is gone")]
     Closed {
         /// The adapter.
         name: String,
     },
-    /// The function could not be reached.
+    /// The function could not be opened.
     #[error("{error}")]
     Function {
         /// The adapter.
         name: String,
-        /// Why.
+        /// Reason.
         error: FunctionError,
     },
-    /// A descriptor that was to be handed in is not there.
+    /// A descriptor that the process should have inherited is missing.
     #[error("{name}: {error}")]
     HandedIn {
         /// The adapter.
         name: String,
-        /// Which descriptor, and which there are.
+        /// The missing descriptor, and the inherited ones.
         error: HandedInError,
     },
-    /// The function could not be reached by the descriptors that were handed in.
+    /// The function could not be opened by the inherited descriptors.
     #[error("{name}, by {descriptors}: {error}")]
     ByDescriptors {
         /// The adapter.
         name: String,
         /// Their names.
         descriptors: String,
-        /// Why.
+        /// Reason.
         error: Box<FunctionError>,
     },
     /// The adapter is simulated, and this library was built without the simulator.
@@ -144,7 +144,7 @@ pub enum OpenError {
         /// The adapter.
         name: String,
     },
-    /// There is no such kind of device.
+    /// The profile of a simulated function is unknown or malformed.
     #[cfg(feature = "sim")]
     #[error("{name}: profile {}", once(profile, error))]
     Profile {
@@ -152,25 +152,25 @@ pub enum OpenError {
         name: String,
         /// The profile.
         profile: String,
-        /// Why.
+        /// Reason.
         error: Box<hw_sim_host::profile::BadProfile>,
     },
-    /// The wire of a simulated function could not be laid.
+    /// The wire of a simulated function could not be set up.
     #[error("{name}: link {}", once(&path.display().to_string(), error))]
     Link {
         /// The adapter.
         name: String,
         /// The path.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         error: std::io::Error,
     },
-    /// The system starts no thread.
-    #[error("{name}: a thread to look after it: {error}")]
+    /// The system could not start a thread.
+    #[error("{name}: cannot start its background thread: {error}")]
     Thread {
         /// The adapter.
         name: String,
-        /// Why.
+        /// Reason.
         error: std::io::Error,
     },
     /// The device could not be brought up.
@@ -178,17 +178,17 @@ pub enum OpenError {
     BringUp {
         /// The adapter.
         name: String,
-        /// Why.
+        /// Reason.
         error: MlxError,
     },
-    /// DAT refused.
+    /// A DAT call failed.
     #[error(transparent)]
     Dat(#[from] DatError),
 }
 
-/// What is said of a name under which the kernel has a network device or an RDMA device.
-fn of_the_kernel(name: &str) -> &'static str {
-    /// How the kernel and systemd call them; a number follows.
+/// Returns a hint if the name looks like a network device or an RDMA device of the kernel.
+fn kernel_name_hint(name: &str) -> &'static str {
+    /// Prefixes of device names of the kernel and systemd; a number follows.
     const BEGINNINGS: [&str; 10] = [
         "mlx5_", "mlx4_", "eth", "eno", "ens", "enp", "ib", "ibp", "rocep", "rdmap",
     ];
@@ -203,7 +203,7 @@ fn of_the_kernel(name: &str) -> &'static str {
     }
 }
 
-/// What is said of something, which it may begin with already.
+/// Joins a subject and a message, unless the message begins with the subject already.
 fn once(of: &str, said: impl std::fmt::Display) -> String {
     let said = said.to_string();
     if said.starts_with(of) {
@@ -213,28 +213,28 @@ fn once(of: &str, said: impl std::fmt::Display) -> String {
     }
 }
 
-/// Why an adapter was not closed, or not well.
+/// Reasons why an adapter was not closed, or not cleanly.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum NotClosed<T = Ia>
 where
     T: core::fmt::Debug,
 {
-    /// It was to be closed gracefully, and there are objects in it.
+    /// A graceful close was asked for, but the adapter still has objects.
     #[error("{}", .0.error)]
     InUse(StillOpen<T>),
-    /// It is gone, but its device refused a step of that.
+    /// The adapter is closed, but its device refused a step of the teardown.
     #[error(transparent)]
     Teardown(#[from] CloseError),
 }
 
-/// An adapter that is open, for threads that want an instance of it each, and for a thread that looks after it while
-/// they are busy ([`Adapter::attended`]).
+/// An open adapter, from which each thread opens an instance of its own. It can also start a background thread for
+/// times when the program's threads are busy ([`Adapter::background_thread`]).
 ///
-/// An [`Ia`] is one thread's at a time, and it can be sent to another. The instances of an adapter have queues, objects
-/// and a descriptor to sleep on of their own; a post, a poll and a dequeue share nothing with another instance. They
-/// have in common the port and its addresses, memory (what was allocated through one can be registered in all), and the
-/// connection manager. An adapter is closed with its last instance.
+/// An [`Ia`] is used by one thread at a time, and can be sent to another. Each instance has its own queues, objects
+/// and descriptor to sleep on: a post, a poll and a dequeue share nothing with another instance. The instances share
+/// the port and its addresses, memory (memory allocated through one can be registered in all), and the connection
+/// manager. The adapter is closed with its last instance.
 #[derive(Clone)]
 pub struct Adapter {
     name: String,
@@ -243,7 +243,7 @@ pub struct Adapter {
 }
 
 impl Adapter {
-    /// The adapter of an instance.
+    /// Returns the adapter of an instance.
     #[must_use]
     pub fn of(ia: &Ia) -> Self {
         Self {
@@ -268,7 +268,8 @@ impl Adapter {
     /// Opens one more instance.
     ///
     /// # Errors
-    /// [`OpenError::Closed`]; [`OpenError::BringUp`]: the device has no room for one more; DAT's refusal of `config`.
+    /// [`OpenError::Closed`]. [`OpenError::BringUp`]: the device has no room for another instance. Errors of DAT
+    /// about `config`.
     pub fn instance(&self, config: IaConfig) -> Result<Ia, OpenError> {
         let closed = || OpenError::Closed {
             name: self.name.clone(),
@@ -278,8 +279,8 @@ impl Adapter {
             error,
         })?;
         let made = self.dat.instance(provider.ok_or_else(closed)?, config);
-        made.map(kept).map_err(|error| {
-            // Its last instance was closed meanwhile.
+        made.map(with_recorder_folder).map_err(|error| {
+            // The last instance was closed in the meantime.
             if error.return_type() == ReturnType::InvalidHandle {
                 closed()
             } else {
@@ -289,15 +290,15 @@ impl Adapter {
     }
 }
 
-/// The MTU of simulated functions by themselves: packets of RDMA carry 4096 bytes, as on networks made for it.
+/// Default MTU of single simulated functions. RDMA packets then carry 4096 bytes, as on networks built for RDMA.
 const MTU: u16 = 4200;
 
-/// Opens an adapter by its [`name`](crate::name): reaches the function, brings it up, and makes an IA of it.
+/// Opens an adapter by its [`name`](crate::name): opens the function, brings it up, and makes an IA of it.
 ///
 /// Page: dat_ia_open.
 ///
 /// # Errors
-/// [`OpenError`], with the step and the numbers.
+/// [`OpenError`], with the failed step and its numbers.
 pub fn ia_open(name: &str, options: &OpenOptions) -> Result<Ia, OpenError> {
     let (name, mut options) = crate::name::parse(name, options)?;
     let (function, _fabric) = reach(name, &options)?;
@@ -306,19 +307,19 @@ pub fn ia_open(name: &str, options: &OpenOptions) -> Result<Ia, OpenError> {
         options.hca.port_mtu.get_or_insert(MTU);
     }
     let ia = bring_up(function, &options)?;
-    match looked_at(&ia, &options) {
+    match serve_control(&ia, &options) {
         Ok(()) => Ok(ia),
         Err(error) => {
             if let Err(error) = ia_close(ia, CloseFlags::Abrupt) {
-                tracing::warn!(%error, "an adapter that nobody can look at");
+                tracing::warn!(%error, "cannot close an adapter whose control socket failed");
             }
             Err(error)
         }
     }
 }
 
-/// Serves the control socket that the options ask for, or else the environment.
-fn looked_at(ia: &Ia, options: &OpenOptions) -> Result<(), OpenError> {
+/// Serves the control socket that the options, or else the environment, ask for.
+fn serve_control(ia: &Ia, options: &OpenOptions) -> Result<(), OpenError> {
     let asked = options.control.clone();
     let Some(path) = asked.or_else(|| std::env::var_os("DAT_CONTROL").map(PathBuf::from)) else {
         return Ok(());
@@ -336,16 +337,16 @@ fn looked_at(ia: &Ia, options: &OpenOptions) -> Result<(), OpenError> {
     served
 }
 
-/// Reaches the function that a name stands for, without opening an adapter. Whoever drives it begins with a reset.
+/// Opens the function of a name without an adapter. The caller must reset the function before using it.
 ///
 /// # Errors
-/// [`OpenError`], with the step and the numbers.
+/// [`OpenError`], with the failed step and its numbers.
 pub fn function_open(name: &str, options: &OpenOptions) -> Result<Function, OpenError> {
     let (name, options) = crate::name::parse(name, options)?;
     reach(name, &options).map(|(function, _fabric)| function)
 }
 
-/// The PCI function whose files were handed in.
+/// Opens a PCI function by inherited VFIO descriptors.
 fn by_descriptors(
     name: &str,
     files: &HandedIn,
@@ -379,11 +380,11 @@ fn by_descriptors(
     })
 }
 
-/// The fabric that a function lives in, while nobody else opens one of it.
+/// A lock on the fabric of a function: while it is held, no other thread opens a function of that fabric.
 type Held = Box<dyn std::any::Any>;
 
-/// The function of a name without options. While the fabric it lives in is held, nobody else in this process opens one
-/// of it.
+/// Opens the function of a name without options. While the returned fabric lock is held, no other thread of this
+/// process opens a function of that fabric.
 fn reach(name: &str, options: &OpenOptions) -> Result<(Function, Option<Held>), OpenError> {
     if options.simulated != Simulated::default() && !name.starts_with("sim:") {
         return Err(OpenError::BadOption {
@@ -431,7 +432,7 @@ fn reach(name: &str, options: &OpenOptions) -> Result<(Function, Option<Held>), 
     let simulated = simulated.ok_or_else(is_none)?;
     let (_, place) = crate::name::on_card(simulated);
     if place == OnCard::Alone && simulated.contains('/') {
-        // A slip in the name of a card's function would be a function of its own, linked with nobody.
+        // Refuse it: a mistyped function name would silently create an unlinked function.
         return Err(is_none());
     }
     let reached = Err(OpenError::NoSimulator {
@@ -445,7 +446,7 @@ fn reach(name: &str, options: &OpenOptions) -> Result<(Function, Option<Held>), 
     reached
 }
 
-/// A device of this process, as a function.
+/// Wraps a device that lives in this process as a function.
 #[cfg(feature = "sim")]
 fn in_process<D: driver::Device + 'static>(
     function: std::sync::Arc<D>,
@@ -459,10 +460,10 @@ fn in_process<D: driver::Device + 'static>(
     opened.map_err(|error| OpenError::Function { name, error })
 }
 
-/// I/O address spaces by the names that adapters were opened with.
+/// I/O address spaces by the `memory` name that adapters were opened with.
 static SPACES: Mutex<BTreeMap<String, DmaSpace>> = Mutex::new(BTreeMap::new());
 
-/// Opens a function in the I/O address space of the name in its options: the first of that name in one of its own.
+/// Opens a function in the I/O address space that its options name. The first function of that name gets a new one.
 fn sharing(
     options: &OpenOptions,
     open: impl FnOnce(Option<&DmaSpace>) -> Result<Function, FunctionError>,
@@ -486,20 +487,19 @@ fn bring_up(function: Function, options: &OpenOptions) -> Result<Ia, OpenError> 
     let reached = function.clone();
     let provider = MlxProvider::open(function, options.hca.clone());
     let provider = provider.map_err(|error| match reached.lost() {
-        // What a device that is gone reads as says less.
+        // The device is gone; the error is more useful than the all-ones that its registers read as.
         Some(error) => OpenError::Function { name, error },
         None => OpenError::BringUp { name, error },
     })?;
     #[cfg(feature = "control")]
     if let Some(folder) = folder.and_then(|path| crate::recorder::shared(&path).ok()) {
-        // It was opened before, and is known.
+        // `recorder` has opened the folder above, so this finds it.
         crate::recorder::keep(provider.hca().recorder(), folder);
     }
-    Ok(kept(Ia::open(provider, ia)?))
+    Ok(with_recorder_folder(Ia::open(provider, ia)?))
 }
 
-/// Whether the environment has instances record, and where what they record is kept: where the options ask for it, or
-/// else the environment.
+/// Returns whether instances record, and the folder for dumps. The options decide, or else the environment.
 fn recorder(name: &str, options: &OpenOptions) -> Result<(bool, Option<PathBuf>), OpenError> {
     let said = std::env::var_os("DAT_RECORDER").map(PathBuf::from);
     let folder = said
@@ -526,17 +526,17 @@ fn recorder(name: &str, options: &OpenOptions) -> Result<(bool, Option<PathBuf>)
     }
 }
 
-/// Has an instance keep what it records, if its adapter does.
-fn kept(ia: Ia) -> Ia {
+/// Makes an instance write its recordings to the folder, if its adapter has one.
+fn with_recorder_folder(ia: Ia) -> Ia {
     #[cfg(feature = "control")]
     let ia = crate::recorder::kept_by(ia);
     ia
 }
 
-/// An adapter that a refused close has left as it was.
+/// An adapter whose close was refused. It is unchanged.
 #[derive(Debug)]
 pub struct StillOpen<T = Ia> {
-    /// An adapter is one thread's at a time, and an error may be looked at by many.
+    /// In a mutex, because an `Ia` is not `Sync` and an error must be.
     ia: Mutex<Box<T>>,
     /// DAT_INVALID_STATE|IA_IN_USE.
     pub error: DatError,
@@ -548,20 +548,19 @@ impl<T> StillOpen<T> {
         Self { ia, error }
     }
 
-    /// The adapter.
+    /// Returns the adapter.
     #[must_use]
     pub fn into_ia(self) -> T {
         *self.ia.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Closes an adapter: its objects, event queues and firmware pages, and then the function itself.
+/// Closes an adapter: frees its objects, event queues and firmware pages, and then the function itself.
 ///
 /// Page: dat_ia_close.
 ///
 /// # Errors
-/// [`NotClosed::InUse`] gives the adapter back: a graceful close found objects. [`NotClosed::Teardown`]: the device
-/// refused a step, and the adapter is gone.
+/// [`NotClosed::InUse`]: a graceful close found objects; the error returns the adapter. [`NotClosed::Teardown`]: the device refused a step, and the adapter is closed.
 pub fn ia_close(ia: Ia, flags: CloseFlags) -> Result<CloseReport, NotClosed> {
     match ia.close(flags) {
         Ok(provider) => Ok(provider.close()?),

@@ -1,19 +1,17 @@
-//! Disks, deadlines and descriptors beside an adapter, in one io_uring.
+//! Files, timers and descriptors beside an adapter, in one io_uring.
 //!
-//! A storage program moves blocks between files and peers. With a [`Reactor`] the file's half goes straight into and
-//! out of the memory that the device uses, without a copy: [`Reactor::submit`] takes a [`FileOperation`] on a range of
-//! [`DmaMemory`](crate::DmaMemory), [`bytes`](crate::DmaMemory::bytes), or of a
-//! [`DmaBuffer`](crate::DmaBuffer). It reads, writes, if need be through to the medium, syncs, zeroes and gives space
-//! back; [`File::geometry`] says what a disk or file can. An operation ends as a [`Completion`], with the tag that it
-//! was submitted with. Memory for files that are opened with `O_DIRECT` comes from
-//! [`alloc_aligned`](crate::alloc_aligned).
+//! A storage program moves blocks between files and peers. A [`Reactor`] reads and writes files directly from and to
+//! DMA memory, without a copy: [`Reactor::submit`] takes a [`FileOperation`] on a range of
+//! [`DmaMemory`](crate::DmaMemory), [`bytes`](crate::DmaMemory::bytes), or of a [`DmaBuffer`](crate::DmaBuffer).
+//! Operations are read, write (optionally through to the medium), sync, write zeroes and discard; [`File::geometry`]
+//! says which of them a disk or file supports. An operation ends as a [`Completion`], with the tag that it was
+//! submitted with. [`alloc_aligned`](crate::alloc_aligned) returns memory for files opened with `O_DIRECT`.
 //!
-//! Buffers and files that are used again and again are registered once ([`Reactor::register`],
-//! [`Reactor::register_files`]), which saves the kernel work at each operation. What it costs is in
-//! `docs/performance.md`, "Disks".
+//! Registering long-lived buffers and files once ([`Reactor::register`], [`Reactor::register_files`]) saves the
+//! kernel work on each operation. `docs/performance.md`, "Disks", has the costs.
 //!
-//! One thread waits for all of it. It arms the [`Ia`](crate::Ia), and sleeps in the reactor on the descriptor that the
-//! armed IA gives, until that is readable, an operation has ended, or the time is over:
+//! One thread waits for everything. It arms the [`Ia`](crate::Ia), and sleeps in the reactor on the descriptor of the
+//! armed IA. The sleep ends when that descriptor is readable, an operation has ended, or the time is over:
 //!
 //! ```text
 //! match ia.arm(&[events])? {
@@ -23,9 +21,9 @@
 //! // ... Ia::evd_poll, Reactor::take_completion ...
 //! ```
 //!
-//! Times are nanoseconds of the machine's monotonic clock ([`RealClock`]); no sleep is longer than [`MAX_WAIT`].
-//! Example `uring` is a whole program. Where io_uring is not allowed, as on RHEL 9 as delivered, a
-//! reactor waits by ppoll(2) and refuses disks ([`Reactor::check_disks`], [`ReactorError::NoDisks`]).
+//! Times are nanoseconds of the machine's monotonic clock ([`RealClock`]). No sleep is longer than [`MAX_WAIT`].
+//! Example `uring` is a whole program. Where io_uring is not allowed, as on RHEL 9 by default, a reactor waits by
+//! ppoll(2) and refuses disks ([`Reactor::check_disks`], [`ReactorError::NoDisks`]).
 
 pub use driver::{
     Clock, Completion, Descriptor, File, FileOperation, Geometry, HandedInError, Instant,

@@ -1,4 +1,4 @@
-//! What an adapter counts ([`Adapter::stats`]).
+//! Counters of an adapter ([`Adapter::stats`]).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,56 +9,56 @@ use hw_mlx::{CmdError, DeviceCounters};
 
 use crate::open::{Adapter, OpenError};
 
-/// The commands of one kind that an adapter has sent since it was opened.
+/// Counters of the commands of one kind, since the adapter was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CommandStats {
-    /// Their name in the PRM; `None` for a number without a name.
+    /// Name in the PRM; `None` for a number without a name.
     pub name: Option<&'static str>,
-    /// The same as a number.
+    /// Opcode.
     pub opcode: u16,
-    /// Those that were answered, refusals among them.
+    /// Number answered, refusals included.
     pub answered: u64,
-    /// Those of them that the firmware refused, or whose answer was malformed.
+    /// Number that the firmware refused, or whose answer was malformed.
     pub refused: u64,
-    /// Those that were given up after their time limit, or because the device died.
+    /// Number given up after their time limit, or because the device died.
     pub unanswered: u64,
-    /// From the doorbell until the answer was taken in, of all that were answered together.
+    /// Total time from the doorbell until the answer was taken in, over all answered commands.
     pub time: Duration,
-    /// The longest of them.
+    /// Longest such time.
     pub longest: Duration,
 }
 
-/// What an adapter counts, all of its instances together.
+/// Counters of an adapter, all of its instances together.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct AdapterStats {
-    /// Instances that are open.
+    /// Number of open instances.
     pub instances: usize,
-    /// Its commands, by number.
+    /// Its commands, by opcode.
     pub commands: Vec<CommandStats>,
     /// Pages of 4 KiB that the firmware holds.
     pub firmware_pages: u64,
-    /// Regions registered since it was opened.
+    /// Number of regions registered since the adapter was opened.
     pub registrations: u64,
-    /// Regions that are registered now.
+    /// Number of regions registered now.
     pub regions: u64,
-    /// Bytes of them; a byte counts in each region that it is in.
+    /// Registered bytes now; a byte counts once for each region that it is in.
     pub registered_bytes: u64,
-    /// What the connection manager has done: connections and their refusals by reason, datagrams.
+    /// Counters of the connection manager: connections, their refusals by reason, datagrams.
     pub connections: ConnectionCounters,
-    /// Frames of the network's protocols; `None` where the adapter takes no part in one.
+    /// Frames of ARP, neighbour discovery and the like; `None` if the adapter takes no part in the network.
     pub network: Option<NetworkCounters>,
-    /// What the device itself counts.
+    /// The device's own counters.
     pub device: DeviceCounters,
 }
 
-/// A group of counters: names and numbers.
+/// A group of counters: values by name.
 pub type Counters = BTreeMap<String, u64>;
 
 impl AdapterStats {
-    /// All of it but the commands by group, with names as `rdma statistic` and `ethtool -S` have them. `None`: the
-    /// device does not have the group, or does not tell it, or the adapter takes no part in the network.
+    /// Returns all groups but the commands, with names as in `rdma statistic` and `ethtool -S`. A group is `None` if
+    /// the device does not have it or does not report it, or if the adapter takes no part in the network.
     #[must_use]
     pub fn groups(&self) -> BTreeMap<&'static str, Option<Counters>> {
         let (device, connections) = (&self.device, &self.connections);
@@ -124,7 +124,7 @@ fn named<'a>(all: impl IntoIterator<Item = (&'a str, u64)>) -> Counters {
     all.map(|(name, count)| (name.to_owned(), count)).collect()
 }
 
-/// `rx_bytes` of priority 3 is `rx_prio3_bytes`.
+/// Renames a counter for a priority: `rx_bytes` of priority 3 becomes `rx_prio3_bytes`.
 fn of_priority(priority: usize, name: &str) -> String {
     match name.split_once('_') {
         Some((direction, what)) => format!("{direction}_prio{priority}_{what}"),
@@ -139,11 +139,11 @@ fn refusals(refused: &Refused) -> Counters {
 }
 
 impl Adapter {
-    /// What it counts, from any thread: its commands, memory and connections, which cost nothing to ask for, and what
-    /// the device counts, which takes a dozen commands. Nothing is set back.
+    /// Returns the adapter's counters. Any thread may call it. Commands, memory and connections cost nothing to read;
+    /// the device's counters take a dozen commands. No counter is reset.
     ///
-    /// What the device does not have, or does not tell this function, is `None` in [`AdapterStats::device`], all of it
-    /// where the device is dead or does not answer.
+    /// A counter that the device lacks, or does not report to this function, is `None` in [`AdapterStats::device`].
+    /// All of them are `None` if the device is dead or does not answer.
     ///
     /// # Errors
     /// [`OpenError::Closed`].
@@ -180,7 +180,7 @@ impl Adapter {
     }
 
     fn silent(&self, error: &CmdError) -> DeviceCounters {
-        tracing::warn!(adapter = self.name(), %error, "the device does not say what it counts");
+        tracing::warn!(adapter = self.name(), %error, "cannot read the device's counters");
         DeviceCounters::default()
     }
 }

@@ -1,19 +1,19 @@
-//! A simulated function whose wire leaves the process: `sim:a,link=unix:/run/wire`.
+//! A simulated function whose wire leads to another process: `sim:a,link=unix:/run/wire`.
 //!
 //! The other end of the wire is a function of another process that names the same path, opened this way or served by
-//! `datctl sim serve --link`. So two programs that know nothing of each other but a path, such as a client and a server
-//! of one package, each have a function of their own, and both functions are on one link.
+//! `datctl sim serve --link`. Two programs that share nothing but a path, such as a client and a server, each get a
+//! function of their own, and both functions are on one link.
 //!
-//! Three things move the world of such a function: a register write runs it to idle in the thread that
-//! writes; a frame that arrives does in the thread that listens at the wire; and what takes time, in a thread that lets
-//! the world's time follow the machine's. What leaves is sent by the thread that made it, and by the last one if the
-//! wire has no room. So memory changes while the program looks at it and makes no call, as with a card.
+//! Three threads may advance the world of such a function. A register write runs it to idle in the writing thread. A
+//! frame that arrives runs it in the thread that listens at the wire. Timers run in a third thread, which keeps the
+//! world's time equal to the machine's. The thread that produced a frame sends it; if the wire is full, the third
+//! thread does. So memory changes while the program reads it and makes no call, as with a card.
 //!
-//! The function's clock is the machine's, since others live by it ([`WireClock`]). Who asks it for the time, or sleeps
-//! by it, takes in what is at the wire himself, and no thread has to be woken for that.
+//! The function's clock is the machine's, because the other process lives by it ([`WireClock`]). A thread that reads
+//! this clock, or sleeps by it, also receives from the wire, so that no other thread has to be woken for that.
 //!
-//! The function and its wire are there while an adapter has it open. Who opens it again finds a function that has just
-//! been switched on, with the same MAC on the same wire; the other end sees its link go down meanwhile.
+//! The function and its wire exist while an adapter has it open. Opening it again creates a function in its power-on
+//! state, with the same MAC on the same wire. In between, the other end sees its link go down.
 
 use std::io;
 use std::path::Path;
@@ -28,34 +28,34 @@ use hw_sim_host::pace::Pace;
 use hw_sim_host::timed::LAG;
 use hw_sim_host::wire::{Wake, Wire, WirePath};
 
-/// How often what a function says is fetched once it is to be silent.
-const LAST_WORDS: usize = 64;
+/// Limit on rounds of sending the function's last frames when it is closed.
+const FINAL_SENDS: usize = 64;
 
-/// A function with its wire.
+/// A function behind its wire.
 pub(crate) type WiredFunction = Fronted<SimFunction, Wired>;
 
-/// The wire of a function, in front of it.
+/// The wire of a function; a `Fronted` layer before the function.
 pub(crate) struct Wired {
     wire: Arc<Wire>,
-    /// Wakes who moves the time.
+    /// Wakes the thread that advances the time.
     alarm: Arc<Alarm>,
     over: Arc<AtomicBool>,
     clock: Arc<WireClock>,
-    /// Who moves the time.
+    /// The thread that advances the time.
     follower: Option<JoinHandle<()>>,
 }
 
 impl Wired {
-    /// Makes a function, in a world of its own, and lays its wire to a path. Its port has a carrier while somebody is
-    /// at the other end.
+    /// Creates a function in a world of its own, and connects its wire to a path. Its port has a carrier while
+    /// another process is at the other end.
     ///
     /// # Errors
-    /// What the system answered at the path, or when asked for a thread.
+    /// I/O errors at the path, or of starting the thread.
     pub(crate) fn lay(profile: Profile, path: &Path) -> io::Result<(Arc<WiredFunction>, Sim)> {
         let (function, mut wired, sim) = Self::unmoved(profile, path)?;
         let (sends, world) = (Arc::clone(&wired.wire), sim.clone());
         let (alarm, over) = (Arc::clone(&wired.alarm), Arc::clone(&wired.over));
-        // The program's signals are for its own threads.
+        // Signals are delivered to the program's own threads.
         let _held = HeldSignals::hold();
         let follower = thread::Builder::new()
             .name("sim-time".into())
@@ -65,7 +65,7 @@ impl Wired {
         Ok((wired.before(function), world))
     }
 
-    /// The function, with this in front of it.
+    /// Puts this wire before a function.
     fn before(self, device: Arc<SimFunction>) -> Arc<WiredFunction> {
         Arc::new(Fronted {
             device,
@@ -73,7 +73,7 @@ impl Wired {
         })
     }
 
-    /// A function on a wire whose world nobody moves.
+    /// Creates a function on a wire, without the thread that advances its world.
     fn unmoved(profile: Profile, path: &Path) -> io::Result<(Arc<SimFunction>, Self, Sim)> {
         let sim = Sim::new(SimConfig {
             seed: 0,
@@ -101,21 +101,21 @@ impl Wired {
         Ok((function, wired, sim))
     }
 
-    /// What the function has said is on the wire before it falls silent: the process may end next. Who keeps on sending
-    /// without end is cut off.
-    fn say_all(&self) {
-        let _rest = (0..LAST_WORDS).all(|_| self.wire.send());
+    /// Sends all frames of the function before it is closed, because the process may end next. After [`FINAL_SENDS`]
+    /// rounds it stops, in case the function sends without end.
+    fn flush(&self) {
+        let _rest = (0..FINAL_SENDS).all(|_| self.wire.send());
     }
 
-    /// Sends what leaves, or has it sent where that takes waiting.
-    fn say(&self) {
+    /// Sends outgoing frames, or leaves them to the thread if the wire is full.
+    fn send_or_wake(&self) {
         if !self.wire.send_at_once() {
             self.alarm.ring();
         }
     }
 }
 
-/// The machine's clock, of a program that looks after its wire meanwhile.
+/// The machine's clock. Reading it also receives from the wire.
 struct WireClock {
     machine: RealClock,
     wire: Arc<Wire>,
@@ -123,7 +123,7 @@ struct WireClock {
 
 impl Clock for WireClock {
     fn now(&self) -> driver::Instant {
-        // A program that polls asks for the time now and then.
+        // A program that polls reads the time now and then.
         self.wire.attend();
         self.machine.now()
     }
@@ -152,28 +152,27 @@ impl Clock for WireClock {
 }
 
 impl Drop for Wired {
-    /// Nobody has the function open any more. What it has said is on the wire; then the wire is cut, and who moves the
-    /// time ends. Nothing of it is left when this is over.
+    /// The last adapter has let go of the function. Sends its last frames, cuts the wire and joins the thread.
     fn drop(&mut self) {
-        self.say_all();
+        self.flush();
         self.wire.cut();
         self.over.store(true, Ordering::Release);
         self.alarm.ring();
         if let Some(follower) = self.follower.take()
             && follower.join().is_err()
         {
-            tracing::error!("the thread that moves the time of a wire's function has panicked");
+            tracing::error!("the thread that advances the time of a wired function has panicked");
         }
     }
 }
 
-/// Lets the world's time follow the machine's, and sends what nobody else could, for as long as the function is there.
+/// Keeps the world's time equal to the machine's, and sends the frames that no other thread could, until `over`.
 fn follow(sim: &Sim, wire: &Wire, alarm: &Arc<Alarm>, over: &AtomicBool) {
     let mut pace = Pace::new(Instant::now());
     while !over.load(Ordering::Acquire) {
         sim.advance(pace.step(Instant::now()));
         if wire.send() {
-            // There may be more at once.
+            // More frames may be ready at once.
             continue;
         }
         alarm.wait(sim.watch(alarm, LAG));
@@ -183,19 +182,19 @@ fn follow(sim: &Sim, wire: &Wire, alarm: &Arc<Alarm>, over: &AtomicBool) {
 impl Front<SimFunction> for Wired {
     fn bar_written(&self, function: &SimFunction, index: u8, offset: u64, bytes: &[u8]) {
         function.bar_written(index, offset, bytes);
-        self.say();
+        self.send_or_wake();
     }
 
     fn config_write(&self, function: &SimFunction, offset: u16, data: &[u8]) {
-        // It may take bus mastering away, which is how a driver takes its leave.
-        self.say_all();
+        // The write may disable bus mastering, which a driver does last: send everything now.
+        self.flush();
         function.config_write(offset, data);
     }
 
     fn reset(&self, function: &SimFunction) {
-        self.say_all();
+        self.flush();
         function.reset();
-        self.say();
+        self.send_or_wake();
     }
 
     fn clock(&self, _: &SimFunction) -> Arc<dyn Clock> {
@@ -221,7 +220,7 @@ mod tests {
     const SERVICE: u64 = 0x1_0000_0001;
     const PATIENCE: Timeout = Timeout::from_micros(10_000_000);
 
-    /// Moves a world, and sends what leaves it until it is silent.
+    /// Runs a world, and sends its frames unless `silent`.
     fn moved(sim: &Sim, wire: &Wire, silent: &Mutex<bool>, over: &AtomicBool, alarm: &Alarm) {
         let mut pace = Pace::new(Instant::now());
         while !over.load(Ordering::Relaxed) {
@@ -235,7 +234,7 @@ mod tests {
         }
     }
 
-    /// Ends who moves a world, however a test ends.
+    /// Ends the moving thread even if a test panics.
     struct Over<'a>(&'a AtomicBool);
 
     impl Drop for Over<'_> {
@@ -252,7 +251,7 @@ mod tests {
 
     impl End {
         fn open(function: &Arc<WiredFunction>) -> Self {
-            // One handle here is the test's.
+            // The test holds one handle.
             let mut ia =
                 open_device(Arc::clone(function), 1, &OpenOptions::default()).expect("opens");
             let pz = ia.pz_create().expect("a PZ");
@@ -281,7 +280,7 @@ mod tests {
         }
     }
 
-    /// Nobody but who closes sends any more, as when the process ends with it: the peer hears of it all the same.
+    /// Only the closing side sends after this, as when the process ends: the peer must still receive it.
     #[test]
     fn what_a_close_has_to_say_has_left_when_it_is_over() {
         let folder = tempfile::tempdir().expect("a directory");
@@ -306,7 +305,7 @@ mod tests {
             let (none, best) = (ConnectFlags::empty(), Qos::BEST_EFFORT);
             a.ia.ep_connect(a.ep, address, ConnQual(SERVICE), PATIENCE, b"", best, none)
                 .expect("connects");
-            // The link trains: A's request is lost, and sent again when it is up.
+            // The link is training: A's request is lost, and sent again once the link is up.
             let moment = Timeout::from_micros(1_000);
             let called = (0..10_000).find_map(|_| {
                 a.ia.progress();

@@ -1,5 +1,5 @@
-//! A process that forks: its adapters are not its child's, and what it has locked its child does not wait for. A
-//! program of its own, since it forks.
+//! A process that forks: its child has no adapters, and does not wait for locks that the parent's threads hold. A
+//! separate program, because it forks.
 
 // UNSAFETY: fork(2), and calls of the C ABI.
 #![expect(unsafe_code, reason = "fork(2), calls of the C ABI")]
@@ -38,22 +38,22 @@ mod support;
 use calls::CALLS;
 use support::{ABRUPT, INVALID_HANDLE, SECOND, World, c, done, fresh_name, ok, opened, software};
 
-/// DAT_INSUFFICIENT_RESOURCES|DEVICE, as for a device in use; DAT 2.0 has the same number.
+/// DAT_INSUFFICIENT_RESOURCES|DEVICE, as for a device in use. DAT 2.0 has the same number.
 const DEVICE: u32 = 0x8003_0003;
-/// Seconds after which somebody who waits for ever is ended by a signal.
+/// Seconds after which a signal ends a process that hangs.
 const PATIENCE: u32 = 600;
 
-/// How a child ends that does this: with the number that comes of it, 0 if all is well.
+/// Runs `work` in a child and returns its exit code; 0 is success.
 ///
-/// There, nothing may be left to chance that is not there: no assertion, whose words would go to the tests' harness.
+/// The child must not assert: the test harness's output is not usable there.
 fn in_a_child(work: impl FnOnce() -> i32) -> Result<i32, WaitStatus> {
-    // SAFETY: the child makes calls that end before they come to a lock, and ends.
+    // SAFETY: the child makes calls that return before they take a lock, and exits.
     match unsafe { fork() }.expect("a child") {
         ForkResult::Child => {
             // SAFETY: numbers.
             unsafe { libc::alarm(PATIENCE) };
             let answer = work();
-            // SAFETY: nothing of the parent's is tidied up.
+            // SAFETY: nothing of the parent is cleaned up.
             unsafe { libc::_exit(answer) };
         }
         ForkResult::Parent { child } => {
@@ -67,7 +67,7 @@ fn in_a_child(work: impl FnOnce() -> i32) -> Result<i32, WaitStatus> {
     }
 }
 
-/// The number of the first that does not hold, from `first`; 0 if all do.
+/// Returns the number, from `first`, of the first check that fails; 0 if all hold.
 fn first_wrong(first: i32, hold: &[bool]) -> i32 {
     let wrong = (first..).zip(hold).find(|(_, holds)| !**holds);
     wrong.map_or(0, |(number, _)| number)
@@ -86,16 +86,16 @@ fn info(name: &CStr, major: u32) -> CProviderInfo {
     }
 }
 
-/// How many records there are, or why nobody knows.
+/// Returns the number of records, or the code of the error.
 fn records() -> Result<i32, u32> {
     let mut count = -1;
     let answer = c!(dat_registry_list_providers(0, &raw mut count, null()));
     if answer == 0 { Ok(count) } else { Err(answer) }
 }
 
-/// In the child: the registry refuses, as an opening does, and nothing waits for a lock. From 200.
+/// In the child: the registry's calls fail like an opening, and no call waits for a lock. Numbers from 200.
 fn without_a_registry() -> i32 {
-    // SAFETY: addresses that are null.
+    // SAFETY: null is a valid value of each function.
     let table: CProvider = unsafe { MaybeUninit::zeroed().assume_init() };
     let (name, local) = (info(c"fork", 1), 0_u64);
     let no_handle: DatHandle = (&raw const local).cast_mut().cast();
@@ -117,7 +117,7 @@ fn without_a_registry() -> i32 {
     first_wrong(200, &hold)
 }
 
-/// In the child: the number of the first call that does not refuse the parent's handle, from 1.
+/// In the child: returns the number, from 1, of the first call that accepts the parent's handle; 0 if none does.
 fn without_handles(worlds: &[World]) -> i32 {
     for world in worlds {
         for (handle, kind) in world.objects() {
@@ -131,19 +131,19 @@ fn without_handles(worlds: &[World]) -> i32 {
     without_a_registry()
 }
 
-/// A thread makes the registry and is kept at it, since what `dat.conf` says comes out of a pipe, while another forks.
+/// A thread makes the registry and blocks in it, because `dat.conf` is a pipe, while another thread forks.
 fn a_child_does_not_wait_for_who_makes_the_registry(folder: &Path) {
     let pipe = folder.join("dat.conf");
     let path = CString::new(pipe.as_os_str().as_bytes()).expect("a path");
-    // SAFETY: a string.
+    // SAFETY: the path is a C string.
     assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
-    // SAFETY: the only thread besides this one is the harness's, which waits.
+    // SAFETY: the only other thread is the harness's, which waits.
     unsafe { std::env::set_var("DAT_OVERRIDE", &pipe) };
     let ia = Fabric::pair(1).open(0).expect("an adapter");
-    // Without the registry.
+    // An open adapter without the registry.
     let ia = lend(ia, true).expect("a handle");
     let maker = thread::spawn(records);
-    // SAFETY: a number. Who waits for a reader that never comes is ended.
+    // SAFETY: a number. The signal ends the process if no reader opens the pipe.
     unsafe { libc::alarm(PATIENCE) };
     let writer = OpenOptions::new().write(true).open(&pipe);
     let writer = writer.expect("it is being read");
@@ -163,7 +163,7 @@ type Query2 =
 /// `ia_close_func`.
 type Close2 = unsafe extern "C" fn(DatHandle, u32) -> u32;
 
-/// What a provider of DAT 2.0 begins with (`struct dat_provider` of `udat_redirection.h`).
+/// The start of a DAT 2.0 provider (`struct dat_provider` of `udat_redirection.h`).
 #[repr(C)]
 struct Provider2 {
     _device_name: *const c_char,
@@ -173,7 +173,7 @@ struct Provider2 {
     close: Close2,
 }
 
-/// A library by the name of DAT 2.0's registry.
+/// Builds and loads a library in place of DAT 2.0's registry.
 fn registry_of_2(folder: &Path) -> Library {
     let library = folder.join("libdat2.so.2");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/registry2.c");
@@ -186,7 +186,7 @@ fn registry_of_2(folder: &Path) -> Library {
     unsafe { Library::new(library) }.expect("a library")
 }
 
-/// The same through the table of functions that the registry of DAT 2.0 has of us.
+/// The same through the table of functions that the registry of DAT 2.0 gets from this library.
 fn a_child_has_no_adapter_of_dat_2_either(folder: &Path) {
     let registry = registry_of_2(folder);
     let registered = info(c"fork2", 2);
@@ -194,10 +194,10 @@ fn a_child_has_no_adapter_of_dat_2_either(folder: &Path) {
         &raw const registered,
         c"sim:fork2".as_ptr()
     ));
-    // SAFETY: that is its type.
+    // SAFETY: the function has this type.
     let table = unsafe { registry.get::<extern "C" fn() -> *const Provider2>("registered_table") };
     let table = table.expect("a function")();
-    // SAFETY: the provider has registered it, and keeps it for ever.
+    // SAFETY: the provider has registered it, and never frees it.
     let functions = unsafe { table.as_ref() }.expect("registered");
     let open = |name: &CStr| {
         let (mut evd, mut ia) = (null_mut(), null_mut());
@@ -225,7 +225,7 @@ fn a_child_has_no_adapter_of_dat_2_either(folder: &Path) {
             220,
             &[
                 open(c"fork2") == Err(DEVICE),
-                // Before it is looked for.
+                // The check for a child comes before the name's lookup.
                 open(c"of nobody") == Err(DEVICE),
                 query(ia) == INVALID_HANDLE | 11,
                 c!((functions.close)(ia, ABRUPT)) == INVALID_HANDLE | 11,
@@ -238,7 +238,7 @@ fn a_child_has_no_adapter_of_dat_2_either(folder: &Path) {
     c!(dat_provider_fini(&raw const registered));
 }
 
-// One test: the registry of a process is made once.
+// A single test, because a process makes its registry only once.
 #[test]
 fn a_child_has_none_of_its_parents_adapters_and_the_parent_has_them_all() {
     let folder = tempfile::tempdir().expect("a directory");

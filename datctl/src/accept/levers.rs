@@ -10,7 +10,7 @@ use std::path::Path;
 use driver::PciAddress;
 use driver::pci::{Kernel, Machine, Role, Writer};
 use hw_mlx::ids;
-use udapl::{Deed, OpenOptions};
+use udapl::{OpenOptions, SimAction};
 
 use super::subject::{Lever, Levers, Subject};
 use crate::adapter::is_simulated;
@@ -60,15 +60,15 @@ fn without_network(name: &str) -> String {
 
 /// What the simulator does to a function of this process.
 fn simulated<'a>(device: &str) -> Levers<'a> {
-    let pull = |deed: Deed| {
+    let pull = |action: SimAction| {
         let device = device.to_owned();
-        move || match udapl::do_to_simulated(&device, deed) {
+        move || match udapl::simulate(&device, action) {
             true => Ok(()),
             false => Err(format!("{device}: no function of this process's fabric")),
         }
     };
-    let [up, down] = [true, false].map(|up| pull(Deed::Link(up)));
-    let (reset, want_back) = (pull(Deed::Reset), pull(Deed::WantBack));
+    let [up, down] = [true, false].map(|up| pull(SimAction::Link(up)));
+    let (reset, want_back) = (pull(SimAction::Reset), pull(SimAction::WantBack));
     Levers {
         link: Ok(Box::new(move |is_up| if is_up { up() } else { down() })),
         reset: Ok(Box::new(move |()| reset())),

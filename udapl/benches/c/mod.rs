@@ -1,4 +1,4 @@
-//! The same operations through the C ABI, called as C calls them: by pointers to the functions.
+//! The same operations through the C ABI, called through function pointers.
 
 // UNSAFETY: calls of the C ABI.
 #![expect(unsafe_code, reason = "calls of the C ABI")]
@@ -18,7 +18,7 @@ use udapl::{Ia, LmrTriplet, RmrTriplet};
 
 use super::BATCH;
 
-/// One side, as C has it.
+/// One side, used through C.
 pub struct CSide {
     ep: DatHandle,
     evd: DatHandle,
@@ -39,10 +39,10 @@ fn refused(answer: DatReturn) -> ! {
     panic!("{answer:#010x}");
 }
 
-/// A call that succeeds.
+/// Makes a call that must succeed.
 macro_rules! call {
     ($call:expr) => {
-        // SAFETY: the pointers are to locals and to what is borrowed; memory is kept as long as the adapter.
+        // SAFETY: the pointers lead to locals and borrowed values; the memory lives as long as the adapter.
         ok(unsafe { $call })
     };
 }
@@ -63,7 +63,7 @@ impl CSide {
         call!(dat_evd_create(ia, 8 * 1024, null_mut(), 0x60, &raw mut evd));
         call!(dat_ep_create(ia, pz, evd, evd, evd, null(), &raw mut ep));
         call!(dat_ep_query(ep, 0x7fff_f7ff, param.as_mut_ptr()));
-        // SAFETY: the query has filled it.
+        // SAFETY: the query succeeded and has written it.
         let mut param = unsafe { param.assume_init() };
         param.ep_attr = CEpAttr {
             max_recv_dtos: 2 * 1024,
@@ -102,7 +102,7 @@ impl CSide {
         let std::net::IpAddr::V6(address) = address else {
             panic!("a link-local address")
         };
-        // SAFETY: all zeros is a socket address.
+        // SAFETY: all zeros is a valid socket address.
         let mut remote: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
         remote.sin6_family = 10;
         remote.sin6_addr.s6_addr = address.octets();
@@ -129,14 +129,14 @@ impl CSide {
         ));
     }
 
-    /// Takes everything off the EVD.
+    /// Takes all events of the EVD.
     pub fn drain(&self) {
         let mut event = std::mem::MaybeUninit::<CEvent>::uninit();
-        // SAFETY: the pointer is to a local.
+        // SAFETY: the pointer leads to a local.
         while unsafe { dat_evd_dequeue(self.evd, event.as_mut_ptr()) } == 0 {}
     }
 
-    /// One request.
+    /// Posts one request.
     pub fn ring(&self, remote: &RmrTriplet) {
         call!(dat_ep_post_rdma_write(
             self.ep,
@@ -176,7 +176,7 @@ pub fn region_c_dequeue_one(side: &CSide) {
     }
 }
 
-/// So many posts of one operation (`DAT_POST_OPERATION`) by one call.
+/// Makes an array of posts of one operation (`DAT_POST_OPERATION`) for one call.
 fn posts(side: &CSide, operation: u32, remote: *const RmrTriplet) -> [CPost; 32] {
     [(); 32].map(|()| CPost {
         operation,
@@ -231,7 +231,7 @@ pub fn region_c_dequeue_empty(side: &CSide) {
     let dequeue: unsafe extern "C" fn(_, _) -> u32 = black_box(dat_evd_dequeue);
     for _ in 0..BATCH {
         let mut event = std::mem::MaybeUninit::<CEvent>::uninit();
-        // SAFETY: the EVD is open, and there is room for an event.
+        // SAFETY: the EVD is open, and there is memory for an event.
         let answer = unsafe { dequeue(side.evd, event.as_mut_ptr()) };
         assert_ne!(answer, 0);
     }

@@ -1,7 +1,7 @@
 //! Posts and dequeues of several instances of one function at once, each in a thread of its own.
 //!
-//! What they share they must not write: with a processor for each, a post takes as long beside three others as alone.
-//! Where there are more instances than processors they take turns, and the sum stays what the processors give.
+//! Instances must not write to shared data: with one processor each, a post takes as long beside three others as
+//! alone. With more instances than processors they share the processors, and the sum stays constant.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -12,10 +12,10 @@ use udapl::{Adapter, ConnQual, DtoCookie, EpHandle, IaConfig};
 
 use super::{BATCH, FLAGS, Side, endpoint, region_dequeue_one, region_post_rdma_write, side};
 
-/// Instances, at most.
+/// Maximum number of instances.
 const MOST: usize = 4;
-/// Endpoints of each, and batches in a row of each: together long beside what it takes to have threads begin at the
-/// same time.
+/// Number of endpoints of each, and of successive batches. Together they take long compared with the start of the
+/// threads.
 const ENDPOINTS: u32 = 32;
 const BATCHES: u32 = 3;
 const DEPTH: u32 = 4 * 1024;
@@ -25,17 +25,17 @@ struct Instance {
     side: Side,
     eps: Vec<EpHandle>,
 }
-/// Rounds, of which the best counts.
+/// Number of rounds; the best one counts.
 const ROUNDS: usize = 30;
 
-/// How long each took, and all together from the first that began to the last that ended.
+/// Time of each instance, and the time from the first start to the last end.
 #[derive(Clone, Copy)]
 struct Took {
     each: Duration,
     all: Duration,
 }
 
-/// Runs `work` in each at the same time.
+/// Runs `work` in all instances at the same time.
 fn at_once(instances: &mut [Instance], work: impl Fn(&mut Instance) + Sync) -> Took {
     let (ready, count) = (AtomicUsize::new(0), instances.len());
     let times: Vec<(Instant, Instant)> = thread::scope(|scope| {
@@ -72,8 +72,8 @@ fn at_once(instances: &mut [Instance], work: impl Fn(&mut Instance) + Sync) -> T
     }
 }
 
-/// Four instances of each of two functions, their endpoints connected in pairs. Of the second function only what it is
-/// made of.
+/// Creates four instances of each of two functions, with their endpoints connected in pairs. Returns the first
+/// function's instances, and the second function's objects.
 fn connected() -> (Vec<Instance>, Vec<Side>) {
     let sim = Sim::new(SimConfig {
         seed: 1,
@@ -101,7 +101,7 @@ fn connected() -> (Vec<Instance>, Vec<Side>) {
             side.ep
         });
         let eps = eps.collect();
-        // What it writes to is its peer's.
+        // It writes to its peer's memory.
         side.remote = peer.remote;
         Instance { side, eps }
     });
@@ -116,7 +116,7 @@ fn post(Instance { side, eps }: &mut Instance) {
     }
 }
 
-/// One more for each endpoint, heard: the doorbell record says how many there are.
+/// Posts one further request for each endpoint visibly: the doorbell record counts all requests.
 fn ring(Instance { side, eps }: &mut Instance) {
     let iov = [side.slice];
     for ep in eps {

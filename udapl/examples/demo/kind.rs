@@ -1,12 +1,12 @@
 //! The kinds of DTO that move bytes.
 
-/// How bytes cross the connection.
+/// The ways to move bytes across the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Kind {
-    /// Send into receives of the endpoint.
+    /// Send into the endpoint's receives.
     Send = 0,
-    /// Send over two connections into receives of one shared queue.
+    /// Send over two connections into receives of one SRQ.
     Srq = 1,
     /// RDMA Write by A.
     Write = 2,

@@ -1,14 +1,14 @@
 //! The main job: two functions, one link, every kind of DTO. On the built-in simulator, or over functions named with
 //! `--functions`, as any program would open them.
 //!
-//! The job reads a file from disk straight into registered memory, moves its bytes across the wire once by each of
-//! Send/Recv, Recv through a shared receive queue fed by two connections, RDMA Write and RDMA Read, compares every
-//! copy with the source, writes one back to disk, and takes everything apart again. It succeeds only if nothing is
-//! left over anywhere.
+//! The job reads a file from disk directly into registered memory, and moves its bytes across the wire once by each
+//! of: Send/Recv, Recv through a shared receive queue fed by two connections, RDMA Write, RDMA Read. It compares
+//! every copy with the source, writes one back to disk, and frees everything. It succeeds only if no resource is
+//! left.
 //!
-//! Side A is active: it holds the file and sends. Side B listens. The first connection is made by link-local IPv6
-//! address to an IB service ID, the second by IPv4 address to an RDMA-CM port, so that the capture shows both; between
-//! named functions by link-local address too, for that contains the MAC, which is known by nothing else.
+//! Side A is active: it has the file and sends. Side B listens. The first connection uses the link-local IPv6 address
+//! and an IB service ID, the second an IPv4 address and an RDMA-CM port, so that the capture shows both. Between
+//! named functions all connections use the link-local address, because it contains the MAC and so needs no lookup.
 #![forbid(unsafe_code)]
 
 mod kind;
@@ -32,7 +32,7 @@ use self::setup::Job;
 use self::table::{Row, print_bring_up, print_table};
 use self::world::World;
 
-/// So much crosses the wire if no file is named: the capture, which has all of it four times, is to be small.
+/// Bytes sent if no file is named. Small, because the capture has all of them four times.
 const WITHOUT_A_NAME: usize = 4 << 20;
 
 /// The main job: two functions, one link, every kind of DTO.
@@ -57,7 +57,7 @@ struct Arguments {
 }
 
 impl Arguments {
-    /// The functions; simulated ones with their capture.
+    /// Creates the functions; simulated ones with their capture.
     fn world(&self) -> Result<World> {
         match &self.functions[..] {
             [] => {}
@@ -182,7 +182,7 @@ fn deadline() -> driver::Instant {
     RealClock::new().now() + Duration::from_secs(50)
 }
 
-/// The whole file into memory, in pieces of a megabyte, all queued at once.
+/// Reads the whole file into memory, in pieces of one megabyte, all queued at once.
 fn read_file(reactor: &mut Reactor, path: &Path, memory: &DmaMemory, bytes: usize) -> Result<()> {
     let file = File::open(path)?;
     for (offset, length) in pieces(bytes, 1 << 20) {
@@ -234,7 +234,7 @@ fn place(memory: &DmaMemory, offset: usize) -> Result<(&driver::DmaBuffer, usize
     }
 }
 
-/// `bytes` in pieces: offset and length of each.
+/// Splits `bytes` into pieces: the offset and length of each.
 fn pieces(bytes: usize, piece: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..bytes)
         .step_by(piece)

@@ -1,4 +1,4 @@
-//! Bringing both sides up, connecting them, and taking everything apart again.
+//! Brings both sides up, connects them, and frees everything.
 
 use std::time::{Duration, Instant};
 
@@ -12,17 +12,17 @@ use udapl::{
 use super::kind::Kind;
 use super::world::{SIDES, World};
 
-/// Requests and receives in flight per endpoint.
+/// Requests and receives in flight for each endpoint.
 pub const DEPTH: usize = 32;
-/// The same, as DAT counts.
+/// The same as a DAT count.
 const DEPTH_DTOS: u32 = 32;
-/// Where B listens for the first connection: an IB service ID.
+/// B's qualifier for the first connection: an IB service ID.
 const SERVICE: ConnQual = ConnQual::service_id(0x1_0000_0001);
-/// Where B listens for the others: an RDMA-CM port.
+/// B's qualifier for the other connections: an RDMA-CM port.
 const PORT: ConnQual = ConnQual::port(18515);
-/// More than anything takes on a perfect wire.
+/// Longer than any step takes on a perfect wire.
 const PATIENCE: Timeout = Timeout::from_micros(5_000_000);
-/// Turns given to both sides before something is taken to be stuck.
+/// Number of turns for both sides after which a wait has failed.
 const TURNS: usize = 100_000;
 
 /// Registered memory of one side.
@@ -34,7 +34,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// What the peer is told.
+    /// Returns the RMR triplet for the peer.
     pub const fn remote(&self, offset: usize, bytes: usize) -> RmrTriplet {
         RmrTriplet {
             rmr_context: self.rmr_context,
@@ -44,11 +44,11 @@ impl Region {
     }
 }
 
-/// One side: its adapter, what is made in it once, and its endpoints: one with receives of its own, two that
-/// take them from a shared queue (on side B).
+/// One side: its adapter, its objects, and its endpoints. One endpoint has its own receives; two take them from an
+/// SRQ (on side B).
 pub struct Side {
     pub ia: Ia,
-    /// How long bring-up took.
+    /// Duration of the bring-up.
     pub bring_up: Duration,
     pub pz: PzHandle,
     pub completions: EvdHandle,
@@ -58,14 +58,14 @@ pub struct Side {
     psps: Vec<PspHandle>,
 }
 
-/// The job under way.
+/// State of the job.
 pub struct Job {
     pub a: Side,
     pub b: Side,
     pub srq: SrqHandle,
     pub source: Region,
     pub sinks: Vec<Region>,
-    /// Where B's memory is, as A was told in the accept; and where A's is, as B was told in the request.
+    /// Triplets of B's memory, which A got in the accept; and of A's memory, which B got in the request.
     pub told_a: Vec<RmrTriplet>,
     pub told_b: Option<RmrTriplet>,
 }
@@ -143,8 +143,8 @@ impl Job {
         &self.sinks[kind as usize].memory
     }
 
-    /// Makes the three connections. A names its source in the private data of the first request, B its sink for
-    /// RDMA Writes in that of the accept.
+    /// Makes the three connections. The private data of the first request has the triplet of A's source, that of the
+    /// accept the triplet of B's sink for RDMA Writes.
     pub fn connect(&mut self, world: &World) -> Result<()> {
         for qualifier in [SERVICE, PORT] {
             let psp = self
@@ -188,7 +188,7 @@ impl Job {
         Ok(())
     }
 
-    /// The next event of an EVD; both sides get their turns.
+    /// Waits for the next event of an EVD, and gives both sides turns meanwhile.
     pub fn wait(&mut self, side: usize, evd: EvdHandle) -> Result<Event> {
         for _ in 0..TURNS {
             if let Some(event) = self.turn(side, evd)? {
@@ -210,7 +210,7 @@ impl Job {
         }
     }
 
-    /// The next request on side B. What side A is told instead is why there is none.
+    /// Waits for the next request on side B. If there is none, the error is side A's event.
     fn request(&mut self) -> Result<Event> {
         for _ in 0..TURNS {
             if let Some(event) = self.turn(1, self.b.requests)? {
@@ -223,7 +223,7 @@ impl Job {
         bail!("side B: no request within {TURNS} turns")
     }
 
-    /// A turn for both sides, of which one waits a little.
+    /// Gives both sides a turn; one of them waits a little.
     fn turn(&mut self, side: usize, evd: EvdHandle) -> Result<Option<Event>> {
         let (waiting, other) = if side == 0 {
             (&mut self.a, &mut self.b)
@@ -253,7 +253,8 @@ impl Job {
         Ok(())
     }
 
-    /// Disconnects, frees every object, closes both adapters, and asks the simulator, if it is here, what is left.
+    /// Disconnects, frees every object, closes both adapters, and reads from the simulator, if it is in this process,
+    /// what is left.
     pub fn close(mut self, world: &World) -> Result<String> {
         for number in 0..self.a.endpoints.len() {
             self.a
@@ -368,7 +369,7 @@ mod tests {
         World::Named([a, b].map(str::to_owned))
     }
 
-    /// As of cards: nobody but a function itself knows its MAC.
+    /// As with cards, the program does not know the functions' MACs.
     #[test]
     fn functions_with_macs_of_their_own_do_the_job_and_a_failure_of_side_a_is_told() {
         let a = "sim:a,mac=02:00:00:00:0a:0a,time=virtual";
@@ -386,7 +387,7 @@ mod tests {
         }
         job.close(&world).expect("closed");
 
-        // No link leads to a third one.
+        // The third function is not linked.
         let world = named(a, "sim:nowhere,time=virtual");
         let mut job = Job::open(&world, BYTES).expect("opened");
         let error = job.connect(&world).expect_err("nobody is there");

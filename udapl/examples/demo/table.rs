@@ -1,4 +1,4 @@
-//! What the demo shows.
+//! Output of the demo.
 
 use std::time::Duration;
 
@@ -9,19 +9,19 @@ use super::setup::Job;
 use super::world::Counters;
 use super::{mega, yes_no};
 
-/// One kind of DTO.
+/// A row: one kind of DTO.
 pub struct Row {
     pub kind: Kind,
     pub messages: u64,
     pub bytes: usize,
-    /// `None`: the functions are played, or are, elsewhere.
+    /// `None`: the functions are not simulated in this process.
     pub counted: Option<Counters>,
     pub completions: u64,
     pub took: Duration,
     pub verified: bool,
 }
 
-/// Bring-up, a line per side.
+/// Prints the bring-up, a line for each side.
 pub fn print_bring_up(job: &Job) {
     let mut table = Table::new();
     table.set_header([
@@ -51,7 +51,7 @@ pub fn print_bring_up(job: &Job) {
     println!("{table}");
 }
 
-/// The transfers, a line per kind.
+/// Prints the transfers, a line for each kind.
 pub fn print_table(rows: &[Row]) {
     let mut table = Table::new();
     table.set_header([

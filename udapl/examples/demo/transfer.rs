@@ -1,6 +1,6 @@
-//! Moving the bytes, once by each kind of DTO.
+//! Moves the bytes, once by each kind of DTO.
 //!
-//! Whatever the kind, a window of messages is kept in flight and refilled as completions come.
+//! Every kind keeps a window of messages in flight and refills it as completions come.
 
 use anyhow::{Result, bail, ensure};
 use indicatif::ProgressBar;
@@ -13,7 +13,7 @@ use super::setup::{DEPTH, Job};
 const FLAGS: CompletionFlags = CompletionFlags::empty();
 
 impl Job {
-    /// Moves everything in pieces of `chunk` bytes. Messages and completions.
+    /// Moves everything in pieces of `chunk` bytes. Returns the numbers of messages and completions.
     pub fn transfer(
         &mut self,
         kind: Kind,
@@ -30,7 +30,7 @@ impl Job {
         Ok((pieces.len() as u64, completions))
     }
 
-    /// The next completion of a side; anything but success is the end.
+    /// Waits for the next completion of a side, which must be a success.
     fn completed(&mut self, side: usize, evd: EvdHandle) -> Result<DtoCompletion> {
         let event = self.wait(side, evd)?;
         let Event::Dto(done) = event else {
@@ -80,9 +80,9 @@ impl Job {
         Ok(2 * pieces.len() as u64)
     }
 
-    /// Even messages over one connection, odd ones over the other. The shared queue hands its buffers to
-    /// whoever comes first; per connection the order of the sends holds, and that says which message is in which
-    /// buffer. A buffer is a place in the sink, so pieces that landed elsewhere are put where they belong.
+    /// Sends even messages over one connection, odd ones over the other. The SRQ gives its buffers to messages in the
+    /// order of arrival, but each connection keeps the order of its sends, which tells the message in each buffer. A
+    /// buffer is a place in the sink, so pieces that landed in the wrong place are moved.
     fn send_shared(&mut self, pieces: &[(usize, usize)], progress: &ProgressBar) -> Result<u64> {
         let connections: [(EpHandle, EpHandle); 2] = [
             (self.a.endpoints[1], self.b.endpoints[1]),
@@ -189,7 +189,7 @@ impl Job {
     }
 }
 
-/// A part of the peer's memory.
+/// Returns a part of the peer's memory.
 const fn part(whole: udapl::RmrTriplet, offset: usize, bytes: usize) -> udapl::RmrTriplet {
     udapl::RmrTriplet {
         target_address: whole.target_address + offset as u64,

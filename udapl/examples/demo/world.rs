@@ -1,4 +1,4 @@
-//! Where the two functions are: on the built-in simulator, or wherever their names say.
+//! The two functions: on the built-in simulator, or opened by name.
 
 use std::net::IpAddr;
 
@@ -30,9 +30,10 @@ impl Counters {
 
 /// Two functions on one link.
 pub enum World {
-    /// Simulated here: what they sent and what their drivers did wrong can be asked.
+    /// Simulated in this process: their packets and their drivers' bugs can be read.
     Simulated(Fabric),
-    /// Opened by name. Nobody knows their MACs before, so they have no address but the one that contains it.
+    /// Opened by name. Their MACs are unknown in advance, so they have only link-local addresses, which contain the
+    /// MAC.
     Named([String; 2]),
 }
 
@@ -46,7 +47,7 @@ impl World {
         opened.with_context(|| format!("side {}", SIDES[side]))
     }
 
-    /// Another address of side B, where it has one, than the one that contains its MAC.
+    /// Returns a second address of side B, if it has one besides the link-local address.
     pub fn other_address(&self, link_local: IpAddr) -> IpAddr {
         match self {
             Self::Simulated(_) => Fabric::ipv4(1),
@@ -54,7 +55,7 @@ impl World {
         }
     }
 
-    /// The simulator, if it is here.
+    /// Returns the simulator, if the functions are in this process.
     pub const fn fabric(&self) -> Option<&Fabric> {
         match self {
             Self::Simulated(fabric) => Some(fabric),
@@ -62,12 +63,12 @@ impl World {
         }
     }
 
-    /// What a function has to say of its driver, if it can be asked.
+    /// Returns the simulator's report about a function's driver, if the functions are in this process.
     pub fn report(&self, side: usize) -> Option<FunctionReport> {
         self.fabric().map(|fabric| fabric.report(side))
     }
 
-    /// Packets and doorbells so far, of both sides, if they can be asked.
+    /// Returns the packets and doorbells of both sides so far, if the functions are in this process.
     pub fn counters(&self) -> Option<Counters> {
         let fabric = self.fabric()?;
         let [one, other] = [0, 1].map(|side| fabric.report(side));

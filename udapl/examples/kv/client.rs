@@ -1,4 +1,4 @@
-//! A thread of clients: an instance with several connections, each of which asks one thing after the other.
+//! A thread of clients: an instance with several connections, each of which has one request in flight.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -15,16 +15,16 @@ use super::{CLIENTS, REQUESTS, SERVICE};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const NO_FLAGS: CompletionFlags = CompletionFlags::empty();
-/// Reads of one value.
+/// Limit on reads of one value.
 const TRIES: u32 = 1_000;
 
-/// What was asked.
+/// Counters of requests.
 #[derive(Debug, Default)]
 pub struct Asked {
     pub puts: u64,
     pub gets: u64,
     pub reads: u64,
-    /// Reads that met a value which was being written.
+    /// Number of reads that found a half-written value.
     pub torn: u64,
 }
 
@@ -37,17 +37,17 @@ impl Asked {
     }
 }
 
-/// A connection with its memory: a request, an answer, and a slot that is read.
+/// A connection with its memory: a request, a response, and a slot for reads.
 struct Client {
     events: EvdHandle,
     ep: EpHandle,
     memory: DmaMemory,
     local: LmrSlice,
-    /// The values, at the server.
+    /// The values in the server's memory.
     values: RmrTriplet,
 }
 
-/// Connects, asks, and compares the answers.
+/// Connects, sends requests, and checks the responses.
 pub fn use_values(mut ia: Ia, thread: u64, server: IpAddr) -> Result<Asked> {
     let zone = ia.pz_create()?;
     let clients = (0..CLIENTS).map(|_| Client::connect(&mut ia, zone, server));
@@ -55,7 +55,7 @@ pub fn use_values(mut ia: Ia, thread: u64, server: IpAddr) -> Result<Asked> {
     let mut asked = Asked::default();
     for turn in 0..REQUESTS {
         for (number, client) in (0..).zip(&mut clients) {
-            // Everybody writes every key, so values change while others read them.
+            // All clients write every key, so values change while others read them.
             let who = thread * CLIENTS as u64 + number;
             let key = u32::try_from((turn * 7 + who) % u64::from(KEYS))?;
             match turn % 4 {
@@ -83,7 +83,7 @@ pub fn use_values(mut ia: Ia, thread: u64, server: IpAddr) -> Result<Asked> {
     Ok(asked)
 }
 
-/// What is written: the key, who writes it and when, again and again.
+/// Makes a value: the key, the writer and a sequence number, repeated.
 fn written(key: u32, who: u64, turn: u64) -> Value {
     let word = u64::from(key) << 32 | who << 16 | turn | 1 << 63;
     let mut value = [0; VALUE];
@@ -93,7 +93,7 @@ fn written(key: u32, who: u64, turn: u64) -> Value {
     value
 }
 
-/// Whether somebody has written that to the key, or nobody anything.
+/// Returns whether a client has written this value to the key, or the value is the initial one.
 fn is_sound(key: u32, value: &Value) -> bool {
     let (words, _) = value.as_chunks::<8>();
     let first = u64::from_be_bytes(words[0]);
@@ -140,7 +140,7 @@ impl Client {
         part.context("inside the memory")
     }
 
-    /// The next completion has to be a success.
+    /// Waits for the next completion, which must be a success.
     fn success(&self, ia: &mut Ia) -> Result<()> {
         let Event::Dto(done) = self.event(ia)? else {
             bail!("something else than a completion");
@@ -149,7 +149,7 @@ impl Client {
         Ok(())
     }
 
-    /// By message: the value of the answer.
+    /// Sends a request and returns the value in the response.
     fn ask(&self, ia: &mut Ia, what: What, key: u32, value: Value) -> Result<Value> {
         let message = Message { what, key, value };
         self.memory.write_from(0, &message.to_bytes())?;
@@ -164,7 +164,7 @@ impl Client {
         Ok(answer.value)
     }
 
-    /// From the server's memory, until it is a whole one.
+    /// Reads a value from the server's memory, again until the checksum matches.
     fn read(&self, ia: &mut Ia, key: u32, asked: &mut Asked) -> Result<Value> {
         let slot = self.part(2 * MESSAGE, SLOT)?;
         let mut place = self.values;

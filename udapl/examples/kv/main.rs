@@ -13,11 +13,11 @@
 //!   +------------------------------ values ------------------------------------+   memory of the function, registered by all
 //! ```
 //!
-//! All instances listen at one qualifier, and each new connection goes to the one that has the fewest. The buffers for
-//! requests are those of a shared receive queue, so that they are as many as requests come at once, and not as many as
-//! clients are connected. Whoever connects is told where the values are and reads them himself, and the server has
-//! nothing to do for it. Since it may write a value at that very moment, each has a checksum: a client that reads half
-//! of each reads again.
+//! All instances listen at one connection qualifier, and each new connection goes to the instance with the fewest.
+//! Request buffers come from a shared receive queue, so that their number depends on the concurrent requests, not on
+//! the connected clients. Each client gets the address of the values and reads them by RDMA, without work for the
+//! server. The server may write a value during such a read, so each value has a checksum, and a client that reads
+//! half a value reads again.
 #![forbid(unsafe_code)]
 
 mod client;
@@ -35,23 +35,23 @@ use client::Asked;
 use server::{Served, Server};
 use values::Values;
 
-/// Where the server listens.
+/// Connection qualifier of the server.
 const SERVICE: ConnQual = ConnQual::service_id(0x1_0000_000b);
-/// Instances of the server's adapter.
+/// Number of instances of the server's adapter.
 const INSTANCES: usize = 4;
-/// Instances of the clients' adapter, and connections of each.
+/// Number of instances of the clients' adapter, and of connections of each.
 const THREADS: usize = 4;
 const CLIENTS: usize = 4;
-/// Requests of each connection.
+/// Number of requests of each connection.
 const REQUESTS: u64 = 200;
 
-/// What everybody did.
+/// Counters of all threads.
 struct Report {
     served: Vec<Served>,
     asked: Asked,
 }
 
-/// So many instances of an adapter.
+/// Opens this many instances of an adapter.
 fn instances(name: &str, count: usize) -> Result<Vec<Ia>> {
     let mut all = vec![ia_open(name, &OpenOptions::default())?];
     let adapter = Adapter::of(&all[0]);
@@ -101,7 +101,7 @@ fn run(names: &[String; 2]) -> Result<Report> {
     })
 }
 
-/// Between these functions, or simulated ones.
+/// Runs between these functions, or simulated ones.
 fn between(names: &[String]) -> Result<Report> {
     let folder = tempfile::tempdir().context("a folder for the wire")?;
     match names {

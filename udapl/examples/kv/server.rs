@@ -1,4 +1,4 @@
-//! One of the server's threads: an instance, a shared receive queue, and the connections it was given.
+//! A thread of the server: an instance, an SRQ, and the connections it was given.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -14,15 +14,15 @@ use udapl::{
 use super::SERVICE;
 use super::values::{MESSAGE, Message, Values, What};
 
-/// Requests that are there at once; those of more clients wait in the card, and are told to.
+/// Number of request buffers. Without a free one the card answers RNR, and clients retry.
 const BUFFERS: u32 = 32;
 const NO_FLAGS: CompletionFlags = CompletionFlags::empty();
-/// How long it takes at the most to notice that all is over.
+/// Longest time to notice the end.
 const LOOK: Duration = Duration::from_millis(50);
-/// Of a cookie: this is an answer, of the buffer in the other bits.
+/// Flag in a cookie: an answer, from the buffer whose number is in the other bits.
 const ANSWER: u64 = 1 << 32;
 
-/// What a thread has done.
+/// Counters of a thread.
 #[derive(Debug, Default)]
 pub struct Served {
     pub connections: u64,
@@ -35,11 +35,11 @@ pub struct Server {
     zone: PzHandle,
     events: EvdHandle,
     srq: SrqHandle,
-    /// For each buffer a request, and an answer behind it.
+    /// A request for each buffer, followed by an answer.
     memory: DmaMemory,
     local: LmrSlice,
     values: Values,
-    /// The values as peers reach them through this instance.
+    /// The values, as registered in this instance.
     window: LmrCreated,
     served: Served,
 }
@@ -60,7 +60,7 @@ impl Server {
         let rights = MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE;
         let lmr = ia.lmr_create(memory.clone(), zone, rights)?.lmr;
         let local = ia.lmr_slice(lmr, 0, bytes as u64)?;
-        // Pinned once, whichever instance allocated it. The key is this instance's.
+        // The memory is pinned once for all instances; the key belongs to this instance.
         let shared = values.memory.clone();
         let window = ia.lmr_create(shared, zone, MemPrivFlags::REMOTE_READ)?;
         let mut server = Self {
@@ -83,7 +83,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Serves until all is over.
+    /// Serves until `over`.
     pub fn serve(mut self, over: &AtomicBool) -> Result<Served> {
         while !over.load(Ordering::Acquire) {
             match self.ia.evd_wait(self.events, LOOK, 1) {
@@ -138,7 +138,7 @@ impl Server {
 
     fn completed(&mut self, done: &DtoCompletion) -> Result<()> {
         let buffer = u32::try_from(done.cookie.0 & !ANSWER)?;
-        // An answer has left, or the client has.
+        // An answer was sent, or the client has disconnected.
         if done.request || done.status == DtoStatus::ErrFlushed {
             return self.listen_to(buffer);
         }
@@ -174,7 +174,7 @@ impl Server {
             .srq_post_recv(self.srq, &[request], DtoCookie(u64::from(buffer)))?)
     }
 
-    /// A message's room in a buffer.
+    /// Returns the slice of a message in a buffer.
     fn part(&self, buffer: u32, offset: usize) -> Result<LmrSlice> {
         let at = buffer as usize * 2 * MESSAGE + offset;
         let part = self.local.part(at as u64, MESSAGE as u64);

@@ -1,27 +1,27 @@
 //! The values, and the messages about them.
 //!
-//! A value lies in a slot: a checksum, then its bytes. Peers read a slot whenever they like. What they read while it is
-//! being written has another checksum than its bytes.
+//! Each value is in a slot: a checksum, then its bytes. Peers read a slot at any time. If they read during a write,
+//! the checksum does not match the bytes.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 use udapl::{DmaMemory, Ia};
 
-/// Keys are numbers below this.
+/// Number of keys; a key is below this.
 pub const KEYS: u32 = 64;
 pub const VALUE: usize = 56;
 pub const SLOT: usize = 8 + VALUE;
-/// A key and what to do, then a value if there is one.
+/// A key and an operation, then the value if there is one.
 pub const MESSAGE: usize = 8 + VALUE;
 
 pub type Value = [u8; VALUE];
 
-/// All values, in memory that every instance registers. Clones share it.
+/// All values, in memory that every instance registers. Clones share the memory.
 #[derive(Clone)]
 pub struct Values {
     pub memory: DmaMemory,
-    /// One writes at a time.
+    /// Only one thread writes at a time.
     writing: Arc<Mutex<()>>,
 }
 
@@ -52,7 +52,7 @@ impl Values {
     }
 }
 
-/// The value of a slot; none if it was read while it was written.
+/// Returns the value in a slot; `None` if it was read during a write.
 pub fn whole(slot: &[u8]) -> Option<Value> {
     let (sum, value) = slot.split_first_chunk()?;
     let value = value.try_into().ok()?;
@@ -72,7 +72,7 @@ pub enum What {
     Put,
 }
 
-/// A request, and its answer.
+/// A request, and its response.
 #[derive(Clone, Copy, Debug)]
 pub struct Message {
     pub what: What,

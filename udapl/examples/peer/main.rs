@@ -1,17 +1,17 @@
-//! Our end of connections with a peer that does what `rping` never does (`lab/src/vm/guest/peer.c`, on librdmacm and
-//! libibverbs).
+//! Our end of connections with a peer that exercises cases beyond `rping` (`lab/src/vm/guest/peer.c`, on librdmacm
+//! and libibverbs).
 //!
 //! | Case | Passive end | Active end |
 //! |---|---|---|
-//! | `prompt` | has its receives posted; hears the messages, answers, disconnects | sends, hears the answer, is disconnected |
-//! | `late` | the same, but posts its receives [`LATE`] after the messages came | the same: sends are repeated until there are receives |
-//! | `never` | posts no receive; is disconnected | its first send fails for want of a receive, after [`FEW`] repetitions; disconnects |
+//! | `prompt` | has its receives posted; receives the messages, answers, disconnects | sends, receives the answer, is disconnected |
+//! | `late` | the same, but posts its receives [`LATE`] after the messages came | the same: sends are retried until there are receives |
+//! | `never` | posts no receive; is disconnected | its first send fails with RNR after [`FEW`] retries; disconnects |
 //! | `reject` | rejects | is rejected |
-//! | `decline` | accepts, and is told that nothing came of it | rejects the accept; DAT has no such call |
+//! | `decline` | accepts, and gets a REJ for its accept | rejects the accept; DAT has no such call |
 //!
-//! Request, accept and rejection carry as much private data as either stack gives them, a [`pattern`] whose bytes the
-//! other end compares. DAT 1.2 gives a rejection none, and does not show the one that came. Either end says on its
-//! output what it has seen; the first thing that is otherwise ends it.
+//! Request, accept and rejection carry as much private data as either stack allows, a [`pattern`] that the other end
+//! checks. In DAT 1.2 a rejection cannot carry any, and received data of one is not shown. Each end prints what
+//! happened and stops at the first deviation.
 #![forbid(unsafe_code)]
 
 use std::net::IpAddr;
@@ -27,21 +27,21 @@ use udapl::{
 
 /// The RDMA-CM port.
 const PORT: u64 = 7180;
-/// Messages from the active end.
+/// Number of messages from the active end.
 const MESSAGES: usize = 4;
-/// Bytes of a message: several packets.
+/// Size of a message in bytes: several packets.
 const MESSAGE: usize = 3000;
-/// How long an event may take.
+/// Longest wait for an event.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How late the receives of the case `late` are.
+/// Delay of the receives in the case `late`.
 const LATE: Duration = Duration::from_secs(1);
-/// Repetitions allowed in the case `never`.
+/// Number of RNR retries in the case `never`.
 const FEW: u8 = 3;
-/// Repetitions allowed otherwise: the code for any number.
+/// Number of RNR retries otherwise: 7 means no limit.
 const FOREVER: u8 = 7;
-/// What ours waits in the end for the peer, which may have missed our last word and asks again.
+/// Time that our end stays open at the end, in case the peer has missed our last message and retransmits.
 const LINGER: Duration = Duration::from_millis(500);
-/// Bytes of private data: of a request, of our accept, of the stock stack's.
+/// Bytes of private data: of a request, of our accept, of the stock stack's accept.
 const REQUEST: usize = 56;
 const ACCEPT: usize = 64;
 const STOCK_ACCEPT: usize = 196;
@@ -59,22 +59,22 @@ struct Arguments {
     /// The peer's address.
     #[arg(long)]
     peer: IpAddr,
-    /// Which end to be.
+    /// The end to be.
     role: Role,
-    /// What to do.
+    /// The case to run.
     case: Case,
 }
 
 /// An end of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Role {
-    /// The active one.
+    /// The active end.
     Connect,
-    /// The passive one.
+    /// The passive end.
     Listen,
 }
 
-/// What happens; see the table.
+/// The cases; see the table.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Case {
     Prompt,
@@ -104,10 +104,10 @@ struct End {
     ia: Ia,
     events: EvdHandle,
     ep: EpHandle,
-    /// The messages that are sent, then those that come: one more than there are.
+    /// The messages to send, then those received, with one spare.
     memory: DmaMemory,
     place: LmrTriplet,
-    /// Completions that came while something else was waited for.
+    /// Completions that came during a wait for another event.
     done: Vec<DtoCompletion>,
 }
 
@@ -136,7 +136,7 @@ impl End {
         })
     }
 
-    /// The active end.
+    /// Runs the active end.
     fn connects(&mut self, peer: IpAddr, case: Case) -> Result<()> {
         ensure!(case != Case::Decline, "an accept cannot be rejected");
         self.post_receives(2)?;
@@ -174,7 +174,7 @@ impl End {
         self.ends(RECEIVES + 1, 1, DtoStatus::ErrFlushed)
     }
 
-    /// The passive end.
+    /// Runs the passive end.
     fn listens(&mut self, case: Case) -> Result<()> {
         self.ia
             .psp_create(ConnQual(PORT), self.events, PspFlags::CONSUMER)?;
@@ -248,7 +248,7 @@ impl End {
         }
     }
 
-    /// The messages come, in order and as they were sent.
+    /// Waits for the messages, in order and unchanged.
     fn hears(&mut self, count: usize) -> Result<()> {
         self.ends(RECEIVES, count as u64, DtoStatus::Success)?;
         for number in 0..count {
@@ -261,7 +261,8 @@ impl End {
         Ok(())
     }
 
-    /// The DTOs with these cookies end in this order with this status, whatever others do meanwhile.
+    /// Waits for the DTOs with these cookies, which must end in this order with this status. Other events may come in
+    /// between.
     fn ends(&mut self, first: u64, count: u64, status: DtoStatus) -> Result<()> {
         for cookie in first..first + count {
             let is_send =
@@ -286,7 +287,7 @@ impl End {
         Ok(())
     }
 
-    /// The connection's next event is this one.
+    /// Waits for the connection's next event, which must be this one.
     fn becomes(&mut self, kind: ConnectionEventKind) -> Result<()> {
         loop {
             let event = self.event()?;
@@ -311,7 +312,7 @@ impl End {
         Ok(event)
     }
 
-    /// For so long nothing happens, but that receives are flushed.
+    /// Checks that for this long nothing happens but flushed receives.
     fn nothing_for(&mut self, time: Duration) -> Result<()> {
         let until = Instant::now() + time;
         while let Some(left) = until.checked_duration_since(Instant::now()) {
@@ -336,7 +337,7 @@ impl End {
     }
 }
 
-/// Bytes that tell whose they are, and how many: the first is their number.
+/// Returns bytes that encode a tag and their number; the first byte is the number.
 fn pattern(count: usize, tag: usize) -> Vec<u8> {
     (0..count)
         .map(|at| if at == 0 { count } else { tag + 7 * at })
@@ -344,7 +345,7 @@ fn pattern(count: usize, tag: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Private data is padded with zeros to what its message has room for.
+/// Checks private data, which is padded with zeros to the size of its message's field.
 fn compare(what: &str, got: &[u8], room: usize, count: usize, tag: usize) -> Result<()> {
     let mut expected = pattern(count, tag);
     expected.resize(room, 0);

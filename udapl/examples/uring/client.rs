@@ -16,9 +16,9 @@ use super::{BLOCK, BLOCKS, DEPTH};
 const PATIENCE: Duration = Duration::from_secs(60);
 const NO_FLAGS: CompletionFlags = CompletionFlags::empty();
 const ESTABLISHED: u32 = ConnectionEventKind::Established.number();
-/// A slot has a command, a response and a block.
+/// Size of a slot: a command, a response and a block.
 const SLOT: usize = 2 * MESSAGE + BLOCK;
-/// Cookies of commands; receives have the number of their slot.
+/// Cookies of commands; a receive's cookie is the number of its slot.
 const COMMAND: u64 = 1 << 32;
 
 pub struct Client {
@@ -52,7 +52,7 @@ impl Client {
         })
     }
 
-    /// Connects, writes and reads; how many blocks came back as they went.
+    /// Connects, writes and reads. Returns the number of blocks read back unchanged.
     pub fn use_blocks(&mut self, target: IpAddr) -> Result<u64> {
         let (best, none) = (Qos::BEST_EFFORT, ConnectFlags::empty());
         let ia = &mut self.ia;
@@ -70,7 +70,7 @@ impl Client {
         Ok(self.ia.evd_wait(self.events, PATIENCE, 1)?.0)
     }
 
-    /// Has every block moved once, several at a time; how many there are with the right bytes in the end.
+    /// Moves every block once, several at a time. Returns the number of blocks with the right bytes.
     fn all(&mut self, kind: Kind) -> Result<u64> {
         let mut blocks = 0..BLOCKS;
         let (mut asked, mut good, mut at) = (0, 0, [0; DEPTH]);
@@ -96,8 +96,8 @@ impl Client {
         part.context("inside the memory")
     }
 
-    /// Sends the command of a slot, with a slot's buffer posted for a response: for the next one that comes, whosever
-    /// it is.
+    /// Sends the command of a slot. First posts a slot's buffer for a response, which may be the response to any
+    /// command.
     fn ask(&mut self, kind: Kind, slot: usize, buffer: usize, block: u64) -> Result<()> {
         let start = slot * SLOT;
         let data = match kind {
@@ -125,7 +125,7 @@ impl Client {
         Ok(())
     }
 
-    /// The slot of the next command that is done, and whose buffer the response came in.
+    /// Returns the slot of the next completed command, and the buffer of its response.
     fn answer(&mut self) -> Result<(usize, usize)> {
         let Event::Dto(done) = self.event()? else {
             bail!("something else than a completion");
@@ -143,7 +143,7 @@ impl Client {
     }
 }
 
-/// What block `number` holds.
+/// Returns the contents of block `number`.
 fn pattern(number: u64) -> Vec<u8> {
     let word = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
     word.iter().copied().cycle().take(BLOCK).collect()

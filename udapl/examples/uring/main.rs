@@ -14,9 +14,9 @@
 //!     <------------ Send: done
 //! ```
 //!
-//! A block lies in registered memory of the target on its way, and nothing copies it: the disk reads and writes that
-//! memory, past the page cache where the file allows it (O_DIRECT), and so does the network card. The target sleeps in
-//! its reactor, on transfers of the disk and on the adapter's descriptor at once.
+//! A block passes through registered memory of the target and is never copied. The disk reads and writes that memory,
+//! bypassing the page cache where the file allows it (O_DIRECT), and so does the network card. The target sleeps in
+//! its reactor, on disk transfers and on the adapter's descriptor at once.
 #![forbid(unsafe_code)]
 
 mod client;
@@ -30,26 +30,26 @@ use anyhow::{Context, Result, bail};
 use client::Client;
 use target::Target;
 
-/// Bytes of a block, and commands that the client has at the target at once.
+/// Size of a block in bytes, and the number of commands in flight.
 const BLOCK: usize = 4096;
 const DEPTH: usize = 8;
-/// Blocks that are written and read again.
+/// Number of blocks written and read back.
 const BLOCKS: u64 = 256;
 
-/// What there is to tell in the end.
+/// Results of the run.
 #[derive(Debug)]
 struct Report {
-    /// Blocks that came back as they were written.
+    /// Number of blocks read back unchanged.
     blocks: u64,
-    /// Transfers between the disk and registered memory.
+    /// Number of transfers between the disk and registered memory.
     transfers: u64,
-    /// Times the target slept.
+    /// Number of times the target slept.
     sleeps: u64,
-    /// The disk was read and written past the page cache.
+    /// True if the disk was accessed with O_DIRECT.
     direct: bool,
 }
 
-/// A target with a disk in a thread of its own, and a client in this one.
+/// Runs a target with a disk in a thread, and a client in this thread.
 fn serve_and_use(names: &[String; 2], disk: &Path) -> Result<Report> {
     let mut client = Client::open(&names[0]).context("the client's adapter")?;
     let target = Target::open(&names[1], disk).context("the target")?;
@@ -68,7 +68,7 @@ fn serve_and_use(names: &[String; 2], disk: &Path) -> Result<Report> {
     })
 }
 
-/// Between these functions and on this disk; or simulated ones, and a file that is gone afterwards.
+/// Runs between these functions and on this disk; or between simulated ones, with a temporary file.
 fn run(arguments: &[String]) -> Result<Report> {
     let folder = tempfile::tempdir().context("a folder for the wire")?;
     match arguments {

@@ -24,11 +24,11 @@ use udapl::{
 use super::wire::{Command, Kind, MESSAGE, Response, SERVICE};
 use super::{BLOCK, DEPTH};
 
-/// Twice as many as commands: one whose response is still leaving takes no new one.
+/// Twice the number of commands: a slot whose response is being sent cannot take a new command.
 const SLOTS: usize = 2 * DEPTH;
 
 const NO_FLAGS: CompletionFlags = CompletionFlags::empty();
-/// What a completion is of is in the low bits of its cookie, beside the slot.
+/// The low bits of a cookie are the kind of completion, the others the slot.
 const RECV: u64 = 0;
 const FETCHED: u64 = 1;
 const SENT: u64 = 2;
@@ -38,13 +38,13 @@ pub struct Target {
     ia: Ia,
     events: EvdHandle,
     ep: EpHandle,
-    /// For each slot a command and a response; behind them, page by page, the blocks.
+    /// A command and a response for each slot; then, page-aligned, the blocks.
     memory: DmaMemory,
     local: LmrSlice,
     disk: File,
     direct: bool,
     reactor: Reactor,
-    /// What each slot is at.
+    /// The command in each slot.
     commands: [Option<Command>; SLOTS],
     disk_transfers: u64,
     sleeps: u64,
@@ -61,12 +61,12 @@ const fn block_at(slot: usize) -> usize {
     BLOCKS_AT + slot * BLOCK
 }
 
-/// The block of a slot, for the disk.
+/// Returns the block of a slot, for the disk.
 fn block_of(memory: &DmaMemory, slot: usize) -> Result<Bytes<'_>> {
     Ok(memory.bytes(block_at(slot)..block_at(slot + 1))?)
 }
 
-/// Opens the disk past the page cache, if it can be: file systems in memory cannot.
+/// Opens the disk with O_DIRECT if possible; file systems in memory do not support it.
 fn open_disk(path: &Path) -> Result<(File, bool)> {
     let mut options = FileOptions::new();
     options.read(true).write(true);
@@ -91,7 +91,7 @@ impl Target {
             ..EpAttr::defaults(ia.query().ia)
         };
         let ep = ia.ep_create(Some(zone), EpEvds::all(events), Some(&attr))?;
-        // On pages: what goes past the page cache has to lie on them.
+        // O_DIRECT needs page-aligned memory.
         let bytes = BLOCKS_AT + SLOTS * BLOCK;
         let memory = udapl::alloc_aligned(&ia, bytes, BLOCK)?;
         let rights = MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE;
@@ -99,7 +99,7 @@ impl Target {
         let local = ia.lmr_slice(lmr, 0, bytes as u64)?;
         ia.psp_create(SERVICE, events, PspFlags::CONSUMER)?;
         let mut reactor = Reactor::new(64)?;
-        // Without it transfers work as well, only slower.
+        // Without registration transfers work as well, but slower.
         let _pinned = reactor.register([memory.bytes(..)?])?;
         let mut target = Self {
             ia,
@@ -124,8 +124,8 @@ impl Target {
         self.ia.query().ia.ia_address
     }
 
-    /// Serves one client until it goes. Transfers of the disk, how often it slept, and whether they went past the page
-    /// cache.
+    /// Serves one client until it disconnects. Returns the number of disk transfers, the number of sleeps, and
+    /// whether O_DIRECT was used.
     pub fn serve(mut self) -> Result<(u64, u64, bool)> {
         let mut events = [Event::NONE; 16];
         let clock = RealClock::new();
@@ -141,7 +141,7 @@ impl Target {
                 self.moved(&ended)?;
             }
             match self.ia.arm(&[self.events])? {
-                // Transfers are started and end all the same.
+                // Returns at once, after starting and completing transfers.
                 Arm::Ready => self.reactor.wait_for(&[], Instant(0))?,
                 Arm::Armed(armed) => {
                     let until = clock.now() + armed.timeout();
@@ -152,7 +152,7 @@ impl Target {
         }
     }
 
-    /// Takes an event. False: the client has gone.
+    /// Handles an event. Returns false if the client has disconnected.
     fn take(&mut self, event: Event) -> Result<bool> {
         match event {
             Event::ConnectionRequest(request) => {
@@ -162,7 +162,7 @@ impl Target {
             Event::Connection(event) if event.kind == ConnectionEventKind::Disconnected => {
                 return Ok(false);
             }
-            // The client has gone, or goes.
+            // The client has disconnected or is doing so.
             Event::Dto(done) if done.status == DtoStatus::ErrFlushed => {}
             Event::Dto(done) => {
                 ensure!(done.status == DtoStatus::Success, "{}", explain(&done));
@@ -192,12 +192,12 @@ impl Target {
         Ok(self.ia.ep_post_recv(self.ep, &[buffer], cookie, NO_FLAGS)?)
     }
 
-    /// A command has come: a block begins its way.
+    /// Starts a received command.
     fn begin(&mut self, slot: usize, bytes: usize) -> Result<()> {
         let message = self.memory.read(command_at(slot), bytes)?;
         let command = Command::parse(&message)?;
         self.commands[slot] = Some(command);
-        // One block at a time, and none behind the end of what can be addressed.
+        // One block at a time, and none beyond the addressable range.
         let offset = command.block.checked_mul(BLOCK as u64);
         let (Some(offset), true) = (offset, command.place.segment_length == BLOCK as u64) else {
             return self.respond(slot, nix::errno::Errno::EINVAL as u32);
@@ -217,7 +217,7 @@ impl Target {
         Ok(())
     }
 
-    /// The client's block is here: on to the disk.
+    /// The client's block has arrived: writes it to the disk.
     fn store(&mut self, slot: usize) -> Result<()> {
         let command = self.commands[slot].context("a command")?;
         let write =
@@ -226,12 +226,12 @@ impl Target {
         Ok(())
     }
 
-    /// A transfer between disk and memory has ended.
+    /// Handles the end of a disk transfer.
     fn moved(&mut self, ended: &Completion) -> Result<()> {
         self.disk_transfers += 1;
         let error = match &ended.result {
             Ok(BLOCK) => 0,
-            // Behind its end.
+            // Beyond the end of the file.
             Ok(_) => nix::errno::Errno::ENXIO as u32,
             Err(error) => error
                 .raw_os_error()
@@ -242,7 +242,7 @@ impl Target {
         self.respond(slot, error)
     }
 
-    /// Tells the client how its command went; what it reads is written first, behind the same doorbell.
+    /// Sends the response of a command. A block that was read is written to the client first, with the same doorbell.
     fn respond(&mut self, slot: usize, error: u32) -> Result<()> {
         let command = self.commands[slot].take().context("a command")?;
         let response = Response {

@@ -1,11 +1,11 @@
-//! What client and target send each other.
+//! Messages between client and target.
 
 use anyhow::{Context, Result, bail};
 use udapl::{ConnQual, RmrTriplet};
 
-/// Where the target listens.
+/// Service ID of the target.
 pub const SERVICE: ConnQual = ConnQual::service_id(0x1_0000_0009);
-/// Bytes of either message.
+/// Size of either message in bytes.
 pub const MESSAGE: usize = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,21 +14,21 @@ pub enum Kind {
     Write,
 }
 
-/// "Move this block", with where it is or goes in the client's memory.
+/// A command: moves a block from or to the client's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command {
     pub kind: Kind,
-    /// The client's name for it, which comes back.
+    /// The client's identifier of the command; the response repeats it.
     pub tag: u16,
     pub block: u64,
     pub place: RmrTriplet,
 }
 
-/// "It is done", or not.
+/// A response: success or failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Response {
     pub tag: u16,
-    /// An `errno` of the disk's; 0 is success.
+    /// An `errno` of the disk; 0 is success.
     pub error: u32,
 }
 

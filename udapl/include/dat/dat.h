@@ -1,5 +1,5 @@
 /*
- * DAT 1.2: what user and kernel API have in common.
+ * DAT 1.2: declarations common to the user and the kernel API.
  *
  * Values and layouts are those of the DAT 1.2 headers. All structures have the compiler's natural alignment.
  *
@@ -27,8 +27,8 @@ typedef enum dat_boolean {
 } DAT_BOOLEAN;
 
 /*
- * Handles are numbers, not pointers to anything. One that was freed, belongs to another kind of object, or never was
- * one is refused with DAT_INVALID_HANDLE.
+ * Handles are numbers, not valid pointers. A handle that was freed, is of another kind, or was never returned by a
+ * call is refused with DAT_INVALID_HANDLE.
  */
 typedef DAT_PVOID DAT_HANDLE;
 typedef DAT_HANDLE DAT_CNO_HANDLE;
@@ -70,7 +70,7 @@ typedef DAT_UINT64 DAT_VADDR;
 typedef DAT_UINT32 DAT_TIMEOUT;
 #define DAT_TIMEOUT_INFINITE ((DAT_TIMEOUT)~0)
 
-/* The consumer's own; comes back as it was given. */
+/* The consumer's value; returned unchanged. */
 typedef union dat_context {
 	DAT_PVOID as_ptr;
 	DAT_UINT64 as_64;
@@ -81,7 +81,7 @@ typedef DAT_CONTEXT DAT_RMR_COOKIE;
 
 #define DAT_OPTIMAL_ALIGNMENT 256
 
-/* Counts that mean something else. */
+/* Counts with a special meaning. */
 #define DAT_WATERMARK_INFINITE ((DAT_COUNT)~0)
 #define DAT_HW_DEFAULT DAT_WATERMARK_INFINITE
 #define DAT_SRQ_LW_DEFAULT 0x0
@@ -89,13 +89,13 @@ typedef DAT_CONTEXT DAT_RMR_COOKIE;
 
 typedef enum dat_completion_flags {
 	DAT_COMPLETION_DEFAULT_FLAG = 0x00,
-	/* No event if it succeeds. */
+	/* No event on success. */
 	DAT_COMPLETION_SUPPRESS_FLAG = 0x01,
-	/* The matching receive notifies. */
+	/* Notifies the waiter of the matching receive. */
 	DAT_COMPLETION_SOLICITED_WAIT_FLAG = 0x02,
-	/* The event does not notify. */
+	/* The event does not notify a waiter. */
 	DAT_COMPLETION_UNSIGNALLED_FLAG = 0x04,
-	/* Not before the RDMA Reads posted earlier are complete. */
+	/* Starts after the RDMA Reads posted earlier are complete. */
 	DAT_COMPLETION_BARRIER_FENCE_FLAG = 0x08,
 	/* Endpoint attribute only. */
 	DAT_COMPLETION_EVD_THRESHOLD_FLAG = 0x10
@@ -120,7 +120,7 @@ typedef enum dat_close_flags {
 } DAT_CLOSE_FLAGS;
 #define DAT_CLOSE_DEFAULT DAT_CLOSE_ABRUPT_FLAG
 
-/* Streams of events an EVD may carry. */
+/* Streams of events that an EVD may carry. */
 typedef enum dat_evd_flags {
 	DAT_EVD_SOFTWARE_FLAG = 0x001,
 	DAT_EVD_CR_FLAG = 0x010,
@@ -132,7 +132,7 @@ typedef enum dat_evd_flags {
 	DAT_EVD_DEFAULT_FLAG = 0x1f0
 } DAT_EVD_FLAGS;
 
-/* Who brings the endpoint for a connection request. */
+/* Whether the provider or the consumer makes the endpoint for a connection request. */
 typedef enum dat_psp_flags {
 	DAT_PSP_CONSUMER_FLAG = 0x00,
 	DAT_PSP_PROVIDER_FLAG = 0x01
@@ -145,7 +145,10 @@ typedef enum dat_mem_priv_flags {
 	DAT_MEM_PRIV_LOCAL_WRITE_FLAG = 0x10,
 	DAT_MEM_PRIV_REMOTE_WRITE_FLAG = 0x20,
 	DAT_MEM_PRIV_ALL_FLAG = 0x33,
-	/* Not in DAT 1.2, and not in ALL: of a region, atomic operations of peers; of a bind, invalidation by a peer. */
+	/*
+	 * Not in DAT 1.2, and not in ALL. ATOMIC, of a region: peers may run atomic operations. INVALIDATE, of a
+	 * bind: a peer may invalidate it.
+	 */
 	DAT_MEM_PRIV_REMOTE_ATOMIC_FLAG = 0x40,
 	DAT_MEM_PRIV_REMOTE_INVALIDATE_FLAG = 0x80
 } DAT_MEM_PRIV_FLAGS;
@@ -203,7 +206,7 @@ typedef struct dat_named_attr {
 	const char *value;
 } DAT_NAMED_ATTR;
 
-/* Local memory. Without a length the other two mean nothing. */
+/* Local memory. If the length is 0, the other fields are ignored. */
 typedef struct dat_lmr_triplet {
 	DAT_LMR_CONTEXT lmr_context;
 	DAT_UINT32 pad;
@@ -358,7 +361,7 @@ typedef enum dat_rsp_param_mask {
 	DAT_RSP_FIELD_ALL = 0x0f
 } DAT_RSP_PARAM_MASK;
 
-/* Pointers stay good while the request does. */
+/* The pointers are valid until the request is accepted, rejected or handed off. */
 typedef struct dat_cr_param {
 	DAT_IA_ADDRESS_PTR remote_ia_address_ptr;
 	DAT_PORT_QUAL remote_port_qual;
@@ -394,7 +397,7 @@ typedef enum dat_rmr_param_mask {
 } DAT_RMR_PARAM_MASK;
 
 typedef enum dat_iov_ownership {
-	/* The I/O vector is the consumer's again when a post returns. */
+	/* The consumer may change the I/O vector when a post has returned. */
 	DAT_IOV_CONSUMER = 0,
 	DAT_IOV_PROVIDER_NOMOD = 1,
 	DAT_IOV_PROVIDER_MOD = 2
@@ -412,7 +415,7 @@ typedef enum dat_pz_support {
 	DAT_PZ_SHAREABLE = 2
 } DAT_PZ_SUPPORT;
 
-/* What an adapter is registered as. */
+/* The name and kind that an adapter is registered with. */
 typedef struct dat_provider_info {
 	char ia_name[DAT_NAME_MAX_LENGTH];
 	DAT_UINT32 dapl_version_major;
@@ -420,7 +423,7 @@ typedef struct dat_provider_info {
 	DAT_BOOLEAN is_thread_safe;
 } DAT_PROVIDER_INFO;
 
-/* Event numbers, and with them which member of DAT_EVENT_DATA counts. */
+/* Event numbers; each selects the valid member of DAT_EVENT_DATA. */
 typedef enum dat_event_number {
 	DAT_DTO_COMPLETION_EVENT = 0x00001,
 	DAT_RMR_BIND_COMPLETION_EVENT = 0x01001,
@@ -442,8 +445,8 @@ typedef enum dat_event_number {
 } DAT_EVENT_NUMBER;
 
 /*
- * Watermarks have reasons and no event numbers in DAT 1.2. This library's are below; they come on the asynchronous
- * EVD and are no errors.
+ * Watermarks have reasons but no event numbers in DAT 1.2. The numbers below are this library's. These events come on
+ * the asynchronous EVD and are no errors.
  */
 #define DAT_EP_SOFT_HIGH_WATERMARK_NUMBER 0x08010
 #define DAT_SRQ_LOW_WATERMARK_NUMBER 0x08011
@@ -501,7 +504,7 @@ typedef union dat_sp_handle {
 	DAT_PSP_HANDLE psp_handle;
 } DAT_SP_HANDLE;
 
-/* The handle is null for an RSP, which is spent. */
+/* The handle is null for an RSP, because it is spent. */
 typedef struct dat_cr_arrival_event_data {
 	DAT_SP_HANDLE sp_handle;
 	DAT_IA_ADDRESS_PTR local_ia_address_ptr;
@@ -509,7 +512,7 @@ typedef struct dat_cr_arrival_event_data {
 	DAT_CR_HANDLE cr_handle;
 } DAT_CR_ARRIVAL_EVENT_DATA;
 
-/* Private data stays good while the endpoint is connected, disconnecting or disconnected. */
+/* The private data is valid while the endpoint is connected, disconnecting or disconnected. */
 typedef struct dat_connection_event_data {
 	DAT_EP_HANDLE ep_handle;
 	DAT_COUNT private_data_size;

@@ -46,7 +46,7 @@ typedef enum dat_return_type {
 	DAT_NOT_IMPLEMENTED = 0x0fff0000
 } DAT_RETURN_TYPE;
 
-/* The name some programs know the type by. */
+/* Another name of the type in some programs. */
 #define DAT_NAME_NOT_FOUND DAT_PROVIDER_NOT_FOUND
 
 typedef enum dat_return_subtype {
@@ -158,7 +158,7 @@ typedef enum dat_return_subtype {
 extern "C" {
 #endif
 
-/* The names of type and subtype of a return value; the subtype's is empty if there is none. The texts stay. */
+/* The names of a return value's type and subtype; the subtype's is empty if there is none. The texts are never freed. */
 DAT_RETURN dat_strerror(DAT_RETURN value, const char **major_message, const char **minor_message);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
 /*
- * What DAT leaves to the platform: here 64-bit Linux.
+ * Declarations that DAT leaves to the platform: here 64-bit Linux.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -13,7 +13,7 @@
 
 typedef uint32_t DAT_UINT32;
 typedef uint64_t DAT_UINT64;
-/* C89 and C++98 have no such type, but their compilers do; they are not to complain of it. */
+/* C89 and C++98 have no such type, but their compilers do; this suppresses the warning. */
 #ifdef __GNUC__
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wlong-long"
@@ -31,7 +31,7 @@ typedef struct sockaddr_in6 DAT_SOCK_ADDR6;
 #define DAT_AF_INET AF_INET
 #define DAT_AF_INET6 AF_INET6
 
-/* A string, ended by a NUL; DAT_NAME_MAX_LENGTH counts the NUL. */
+/* A string with a NUL at its end; DAT_NAME_MAX_LENGTH includes the NUL. */
 typedef char *DAT_NAME_PTR;
 #define DAT_NAME_MAX_LENGTH 256
 

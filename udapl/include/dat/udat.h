@@ -1,5 +1,5 @@
 /*
- * uDAPL 1.2: the whole of it. Link with -ldat (pkg-config: dat).
+ * uDAPL 1.2, complete. Link with -ldat (pkg-config: dat).
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -14,14 +14,16 @@ extern "C" {
 #endif
 
 /*
- * Processes. Adapters are not inherited: once a process has opened one, in its children of fork() every handle of the parent's
- * is DAT_INVALID_HANDLE, and openings and calls of the registry are DAT_INSUFFICIENT_RESOURCES with DAT_RESOURCE_DEVICE, until
- * the child executes a program. Until then it also keeps the parent's descriptors open, and with them the device at work, even
- * if the parent ends. On kernels before 5.12 memory that is registered needs madvise(MADV_DONTFORK) from the program.
+ * Processes. Adapters are not inherited. If a process has opened an adapter, then in its children of fork() every
+ * handle of the parent is DAT_INVALID_HANDLE, and opening and registry calls fail with DAT_INSUFFICIENT_RESOURCES and
+ * DAT_RESOURCE_DEVICE, until the child executes a program. Until then the child also keeps the parent's descriptors
+ * open, so the device keeps running even if the parent ends. On kernels before 5.12 the program must call
+ * madvise(MADV_DONTFORK) for registered memory.
  *
- * Threads. A thread that is cancelled (pthread_cancel, deferred) goes on until its call is over, and so does not end while it
- * is blocked in dat_evd_wait or dat_cno_wait; a signal with a handler ends such a wait. Posts and dat_evd_dequeue hold
- * cancellation off in no way: who makes them is not to be cancelled meanwhile. Asynchronous cancellation is not supported.
+ * Threads. Deferred cancellation (pthread_cancel) of a thread takes effect when its call has returned, so it does not
+ * end a thread blocked in dat_evd_wait or dat_cno_wait; a signal with a handler ends such a wait. Posts and
+ * dat_evd_dequeue do not delay cancellation: do not cancel a thread in one of them. Asynchronous cancellation is not
+ * supported.
  *
  * Signals. No DAT call is async-signal-safe (signal-safety(7)): a handler that makes one may block for ever.
  */
@@ -29,9 +31,9 @@ extern "C" {
 #define DAT_VERSION_MAJOR 1
 #define DAT_VERSION_MINOR 2
 
-/* In: there is an asynchronous EVD elsewhere, make none. */
+/* In: another instance has an asynchronous EVD, make none. */
 #define DAT_EVD_ASYNC_EXISTS ((DAT_EVD_HANDLE)0x1)
-/* Out: there is one, which is not this consumer's. */
+/* Out: another consumer has one. */
 #define DAT_EVD_OUT_OF_SCOPE ((DAT_EVD_HANDLE)0x2)
 
 typedef enum dat_mem_type {
@@ -40,7 +42,7 @@ typedef enum dat_mem_type {
 	DAT_MEM_TYPE_SHARED_VIRTUAL = 0x02
 } DAT_MEM_TYPE;
 
-/* The name of shared memory: all bytes count. */
+/* The name of shared memory; all bytes are significant. */
 #define DAT_LMR_COOKIE_SIZE 40
 typedef char (*DAT_LMR_COOKIE)[DAT_LMR_COOKIE_SIZE];
 
@@ -110,10 +112,10 @@ typedef enum dat_evd_param_mask {
 } DAT_EVD_PARAM_MASK;
 
 /*
- * An upcall. It is made on a thread of the library's, once, when the CNO is triggered, with the EVD that did it, or null
- * when the last EVD of the CNO or the IA has gone. It may call DAT. dat_ia_close returns when the agents that have been
- * called have returned, however long they take (what they use is the program's again), unless an agent calls it. So an agent
- * must not wait for a thread that closes the IA.
+ * An upcall. The library calls it on a thread of its own, once, when the CNO is triggered, with the EVD that
+ * triggered it, or with null when the CNO's last EVD or the IA was closed. It may call DAT. dat_ia_close returns
+ * after all called agents have returned, however long they take, so that the program may then free what they use; the
+ * exception is a dat_ia_close that an agent calls. So an agent must not wait for a thread that closes the IA.
  */
 typedef void (*DAT_AGENT_FUNC)(DAT_PVOID instance_data, DAT_EVD_HANDLE evd_handle);
 
@@ -127,7 +129,7 @@ typedef struct dat_os_wait_proxy_agent {
 #elif !defined(__cplusplus) && defined(__STDC_VERSION__) && __STDC_VERSION__ >= 199901L
 #define DAT_OS_WAIT_PROXY_AGENT_NULL ((DAT_OS_WAIT_PROXY_AGENT){NULL, NULL})
 #else
-/* C89 and C++98 have no expression of a structure. */
+/* C89 and C++98 have no compound literals. */
 static const DAT_OS_WAIT_PROXY_AGENT DAT_OS_WAIT_PROXY_AGENT_NULL = {NULL, NULL};
 #endif
 
@@ -142,7 +144,7 @@ typedef enum dat_cno_param_mask {
 	DAT_CNO_FIELD_ALL = 0x3
 } DAT_CNO_PARAM_MASK;
 
-/* Pointers stay good while the IA is open. */
+/* The pointers are valid while the IA is open. */
 typedef struct dat_ia_attr {
 	char adapter_name[DAT_NAME_MAX_LENGTH];
 	char vendor_name[DAT_NAME_MAX_LENGTH];
@@ -294,7 +296,7 @@ typedef DAT_UINT64 DAT_PROVIDER_ATTR_MASK;
  *   vfio-user:SOCKET          a function that another process serves there
  *   0000:3b:00.2              a PCI function bound to vfio-pci
  *
- * and behind the device may stand ",address=IP" (an address of ours) and ",neighbour=IP/MAC" (a peer whose address
+ * followed by options such as ",address=IP" (an address of the adapter) and ",neighbour=IP/MAC" (a peer whose address
  * does not contain its MAC).
  */
 DAT_RETURN dat_ia_openv(const DAT_NAME_PTR name, DAT_COUNT async_evd_min_qlen, DAT_EVD_HANDLE *async_evd_handle,
@@ -381,8 +383,8 @@ DAT_RETURN dat_ep_reset(DAT_EP_HANDLE ep_handle);
 DAT_RETURN dat_ep_free(DAT_EP_HANDLE ep_handle);
 
 /*
- * Memory. Whoever registers memory keeps it until the LMR is freed; the device writes to it when it is told to, by
- * this program or by a peer.
+ * Memory. The program must not free registered memory before its LMR is freed; the device writes to it at the request
+ * of this program or of a peer.
  */
 DAT_RETURN dat_lmr_create(DAT_IA_HANDLE ia_handle, DAT_MEM_TYPE mem_type, DAT_REGION_DESCRIPTION region_description,
 			  DAT_VLEN length, DAT_PZ_HANDLE pz_handle, DAT_MEM_PRIV_FLAGS mem_privileges,
@@ -427,16 +429,17 @@ DAT_RETURN dat_srq_set_lw(DAT_SRQ_HANDLE srq_handle, DAT_COUNT low_watermark);
 DAT_RETURN dat_srq_free(DAT_SRQ_HANDLE srq_handle);
 
 /*
- * Many at once. DAT 1.2 has no such calls, and other providers are not asked for them. Each does what the single calls do, in their
- * order, until one is refused, whose answer is the answer; *num_posted (which may be null) says how many posts came before it. The
- * device is told once of all requests and once of all receives. dat_evd_dequeue_many finds no event without an error.
+ * Many at once. DAT 1.2 has no such calls, and other providers are not called. Each works like the single calls, in
+ * their order, and stops at the first error, which it returns; *num_posted is the number of successful posts, and
+ * num_posted may be null. One doorbell covers all requests, one doorbell record all receives. dat_evd_dequeue_many
+ * returns success if there is no event.
  */
 typedef enum dat_post_operation {
 	DAT_POST_SEND = 0,
 	DAT_POST_RDMA_WRITE = 1,
 	DAT_POST_RDMA_READ = 2,
 	DAT_POST_RECV = 3,
-	/* Beyond DAT 1.2: what the calls below with these names do. */
+	/* Beyond DAT 1.2: like the calls below with these names. */
 	DAT_POST_RDMA_WRITE_IMMEDIATE = 8,
 	DAT_POST_FETCH_ADD = 10,
 	DAT_POST_COMPARE_SWAP = 11,
@@ -447,13 +450,13 @@ typedef enum dat_post_operation {
 typedef struct dat_post {
 	DAT_POST_OPERATION operation;
 	DAT_COUNT num_segments;
-	DAT_LMR_TRIPLET *local_iov; /* of an atomic operation one segment, for the result */
+	DAT_LMR_TRIPLET *local_iov; /* one segment for the result of an atomic operation */
 	DAT_DTO_COOKIE user_cookie;
-	const DAT_RMR_TRIPLET *remote_buffer; /* of RDMA Writes, RDMA Reads and atomic operations */
+	const DAT_RMR_TRIPLET *remote_buffer; /* for RDMA Writes, RDMA Reads and atomic operations */
 	DAT_COMPLETION_FLAGS completion_flags; /* none for an SRQ */
-	DAT_UINT32 value; /* the immediate data, or the RMR context that is invalidated */
-	DAT_UINT64 operand; /* what FETCH_ADD adds, or what COMPARE_SWAP compares with */
-	DAT_UINT64 swap; /* what COMPARE_SWAP puts there */
+	DAT_UINT32 value; /* the immediate data, or the RMR context to invalidate */
+	DAT_UINT64 operand; /* the addend of FETCH_ADD, or the value that COMPARE_SWAP compares with */
+	DAT_UINT64 swap; /* the new value of COMPARE_SWAP */
 } DAT_POST;
 
 DAT_RETURN dat_ep_post_many(DAT_EP_HANDLE ep_handle, DAT_COUNT num_posts, const DAT_POST *posts,
@@ -464,12 +467,13 @@ DAT_RETURN dat_evd_dequeue_many(DAT_EVD_HANDLE evd_handle, DAT_COUNT max_events,
 				DAT_COUNT *num_events);
 
 /*
- * What DAT 1.2 does not have and InfiniBand does. Other providers are not asked for it. Immediate data are a number. A Send that
- * invalidates takes rmr_context, a context of the peer's, from the memory it stands for, if the peer has bound it with
- * DAT_MEM_PRIV_REMOTE_INVALIDATE_FLAG (or its kernel lets it); else the connection breaks. An RDMA Write with immediate data uses up a
- * receive of the peer's, whose buffer gets nothing. Atomic operations work on the 8 bytes that remote_buffer begins with, at a multiple
- * of 8, in memory that was registered with DAT_MEM_PRIV_REMOTE_ATOMIC_FLAG; what they were goes into result, 8 bytes. The endpoint's
- * max_rdma_read_out is not 0, nor the peer's max_rdma_read_in.
+ * Operations that InfiniBand has and DAT 1.2 lacks. Other providers are not called. Immediate data is a number. A
+ * Send with invalidate ends the access by rmr_context, a context of the peer, if the peer has bound it with
+ * DAT_MEM_PRIV_REMOTE_INVALIDATE_FLAG (or its kernel allows it); otherwise the connection breaks. An RDMA Write with
+ * immediate data consumes a receive of the peer and leaves its buffer unchanged. An atomic operation changes the
+ * first 8 bytes of remote_buffer, at a multiple of 8, in memory registered with DAT_MEM_PRIV_REMOTE_ATOMIC_FLAG; the
+ * previous value is stored in result, 8 bytes. It needs a max_rdma_read_out of the endpoint and a max_rdma_read_in of
+ * the peer that are not 0.
  */
 DAT_RETURN dat_ep_post_send_immediate(DAT_EP_HANDLE ep_handle, DAT_COUNT num_segments, DAT_LMR_TRIPLET *local_iov,
 				      DAT_DTO_COOKIE user_cookie, DAT_UINT32 immediate,
@@ -488,12 +492,12 @@ DAT_RETURN dat_ep_post_compare_swap(DAT_EP_HANDLE ep_handle, const DAT_LMR_TRIPL
 				    const DAT_RMR_TRIPLET *remote_buffer, DAT_UINT64 compare, DAT_UINT64 swap,
 				    DAT_COMPLETION_FLAGS completion_flags);
 
-/* What a completion tells besides, which DAT_EVENT has no place for. *detail is of kind NONE for any other event. */
+/* Details of a completion, for which DAT_EVENT has no field. *detail is of kind NONE for any other event. */
 typedef enum dat_dto_detail_kind {
 	DAT_DTO_DETAIL_NONE = 0,
 	DAT_DTO_DETAIL_FAILED = 1, /* value: the device's syndrome in bits 7:0, its vendor syndrome in 15:8 */
 	DAT_DTO_DETAIL_SEND_IMMEDIATE = 2, /* a receive; value: the data */
-	DAT_DTO_DETAIL_WRITE_IMMEDIATE = 3, /* a receive without bytes: they are where the peer wrote; value: the data */
+	DAT_DTO_DETAIL_WRITE_IMMEDIATE = 3, /* a receive without bytes: they are where the peer wrote them; value: the data */
 	DAT_DTO_DETAIL_INVALIDATED = 4 /* a receive; value: the RMR context that the peer has invalidated */
 } DAT_DTO_DETAIL_KIND;
 
@@ -507,8 +511,8 @@ DAT_RETURN dat_evd_wait_with_detail(DAT_EVD_HANDLE evd_handle, DAT_TIMEOUT timeo
 				    DAT_EVENT *event, DAT_COUNT *nmore, DAT_DTO_DETAIL *detail);
 
 /*
- * What an IA, an endpoint, an EVD or an SRQ has counted, by name (docs/observability.md). Their number is told always; as many as
- * max_counters are written. Names are valid for as long as the library is.
+ * The counters of an IA, an endpoint, an EVD or an SRQ, by name (docs/observability.md). num_counters is their
+ * number, of which at most max_counters are written. Names are valid while the library is loaded.
  */
 typedef struct dat_counter {
 	const char *name;
@@ -519,16 +523,16 @@ DAT_RETURN dat_get_counters(DAT_HANDLE dat_handle, DAT_COUNT max_counters, DAT_C
 			    DAT_COUNT *num_counters);
 
 /*
- * The number that the last refused call of this thread has answered, and why: its names, its number, and the reason in a sentence, such
- * as what the device or the system said. DAT 1.2 has no such call. Never fails; before a first refusal there are 0 and an empty string. An
- * EVD without an event and a wait that is over are no refusals. Either pointer may be null. The text is there until the thread asks again
- * or ends. What another library's provider refuses is not known here.
+ * The code of this thread's last error, and its text: the code's names, the number, and the reason in a sentence, for
+ * example an error of the device or the system. DAT 1.2 has no such call. Never fails; before a first error the code
+ * is 0 and the text empty. DAT_QUEUE_EMPTY and DAT_TIMEOUT_EXPIRED are not recorded, nor are errors of other
+ * libraries' providers. Either pointer may be null. The text is valid until the thread calls this again or ends.
  */
 DAT_RETURN dat_last_error_text(DAT_RETURN *refused, const char **text);
 
 /*
- * The static registry: one pointer to a DAT_PROVIDER_INFO of the caller's for each entry. Where no dat.conf was made there are none;
- * DAT_INTERNAL_ERROR says that the file that DAT_OVERRIDE names is not there, or that the file cannot be read.
+ * The static registry: fills one DAT_PROVIDER_INFO of the caller for each entry. Without a dat.conf there are none.
+ * DAT_INTERNAL_ERROR: the file that DAT_OVERRIDE names does not exist, or the file cannot be read.
  */
 DAT_RETURN dat_registry_list_providers(DAT_COUNT max_to_return, DAT_COUNT *number_entries,
 				       DAT_PROVIDER_INFO *(dat_provider_list[]));

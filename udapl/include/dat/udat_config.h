@@ -1,5 +1,5 @@
 /*
- * What a program may decide before it includes udat.h.
+ * Settings that a program may define before it includes udat.h.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -7,9 +7,9 @@
 #define UDAT_CONFIG_H
 
 /*
- * Whether dat_ia_open asks for an adapter whose calls may come from several threads at once. Every adapter of this
- * library is there both ways. Opened the other way, calls for one adapter are made one at a time, except that a thread
- * may be blocked in dat_evd_wait or dat_cno_wait meanwhile; posts and dequeues lock nothing then.
+ * If true, dat_ia_open asks for an adapter whose calls may come from several threads at once. Every adapter of this
+ * library can be opened either way. If false, the program makes one call at a time for one adapter, except while a
+ * thread is blocked in dat_evd_wait or dat_cno_wait; posts and dequeues then take no lock.
  */
 #ifndef DAT_THREADSAFE
 #define DAT_THREADSAFE DAT_FALSE

@@ -1,7 +1,7 @@
 /*
- * What a provider is to the registry: a name and a table of functions, one for each call that is made on a handle. A
- * handle of such a provider is the address of an object that begins with the address of its table, and the call is handed
- * to the function there.
+ * A provider in the registry: a name and a table of functions, one for each call on a handle. A handle of such a
+ * provider is the address of an object that begins with the address of its table, and the registry passes the call to
+ * the function in that table.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -16,7 +16,7 @@ extern "C" {
 
 typedef struct dat_provider DAT_PROVIDER;
 
-/* The provider that a handle belongs to, and a handle's first word set to one. */
+/* Reads or sets the provider's address at the start of a handle's object. */
 #define DAT_HANDLE_TO_PROVIDER(handle) (*(DAT_PROVIDER **)(handle))
 #define DAT_HANDLE_SET_PROVIDER(handle, provider) (*(DAT_PROVIDER **)(handle) = (provider))
 
@@ -142,7 +142,7 @@ typedef DAT_RETURN (*DAT_SRQ_QUERY_FUNC)(DAT_SRQ_HANDLE srq_handle, DAT_SRQ_PARA
 typedef DAT_RETURN (*DAT_SRQ_RESIZE_FUNC)(DAT_SRQ_HANDLE srq_handle, DAT_COUNT srq_max_recv_dto);
 typedef DAT_RETURN (*DAT_SRQ_SET_LW_FUNC)(DAT_SRQ_HANDLE srq_handle, DAT_COUNT low_watermark);
 
-/* In this order since DAT 1.0; psp_create_any to evd_clear_unwaitable since 1.1, the rest since 1.2. */
+/* The order is that of DAT 1.0; psp_create_any to evd_clear_unwaitable were added in 1.1, the rest in 1.2. */
 struct dat_provider {
 	const char *device_name;
 	DAT_PVOID extension;

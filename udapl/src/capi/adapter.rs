@@ -1,14 +1,14 @@
-//! An adapter as a C program has it open once: an IA, what C needs beside it, and what makes it one
-//! [instance](super::instance) of possibly several.
+//! An adapter opened once by a C program: an IA with the state that C needs. It is one [instance](super::instance) of
+//! its device, which may have several.
 //!
-//! An [`Adapter`] is a [room](super::room) for one; it is made when it is first needed, never goes, and serves another
-//! opening later.
+//! An [`Adapter`] is a [room](super::room) for one such opening. It is allocated when first needed and never freed;
+//! later openings use it again.
 //!
-//! Rust's handles are numbers of an IA, C's are numbers of the process ([`table`](super::table)). From C to Rust the
-//! table leads ([`find`]); the way back, for events and queries, are the names kept here: for each kind a list by the
-//! index in the Rust handle.
+//! Rust's handles are numbers within an IA, C's are numbers within the process ([`table`](super::table)). The table
+//! maps C's to Rust's ([`find`]). Events and queries need the reverse, which is kept here: for each kind a list of
+//! C's handles, by the index in the Rust handle.
 
-// UNSAFETY: the tests call the C ABI.
+// UNSAFETY: tests that call the C ABI.
 #![cfg_attr(test, expect(unsafe_code, reason = "calls of the C ABI"))]
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,50 +34,50 @@ use super::types::DatHandle;
 use super::watch::Watch;
 use crate::Ia;
 
-/// A place for an open adapter.
+/// A reusable slot for an open adapter.
 pub(super) type Adapter = Room<Open>;
 
-/// What is open.
+/// The contents of the slot: an open adapter.
 pub(super) struct Open {
     /// The IA.
     pub(super) ia: Ia,
-    /// C's handle for each object, with the key it is for, by index.
+    /// C's handle of each object, with its Rust key, by the key's index.
     pub(super) names: Names,
     pub(super) instance: Instance,
-    /// What C's pointers point to.
+    /// Memory for the pointers that queries return to C.
     pub(super) records: Records,
     pub(super) sleep: Arc<Sleep>,
 }
 
-/// An adapter as one opening has it.
+/// Facts about one opening of an adapter.
 pub(super) struct Instance {
     pub(super) name: IaName,
     /// C's handle of the IA.
     pub(super) handle: u64,
     pub(super) async_evd: AsyncEvd,
     pub(super) thread_safe: bool,
-    /// Its address, as queries and events tell it.
+    /// Its address, as queries and events report it.
     pub(super) local: Address,
     pub(super) siblings: Arc<Siblings>,
-    /// The thread that calls agents, once there was one.
+    /// The thread that calls agents, if it has been started.
     pub(super) watch: Option<Watch>,
-    /// Keeps an entry of the registry in use.
+    /// Keeps the registry's entry in use.
     pub(super) _entry: Option<Arc<Entry>>,
 }
 
-/// Where the asynchronous events of an instance go.
+/// Destination of an instance's asynchronous events.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum AsyncEvd {
-    /// To the IA's own.
+    /// The IA's own asynchronous EVD.
     Own,
-    /// To another instance's with this handle, while there is one.
+    /// The EVD of another instance with this handle, while it exists.
     Given(u64),
-    /// The consumer has not asked for one.
+    /// None: the consumer asked for no asynchronous EVD.
     OutOfScope,
 }
 
 impl Instance {
-    /// Whether a thread of ours calls agents of it.
+    /// Returns whether a library thread calls its agents.
     pub(super) const fn has_watch(&self) -> bool {
         self.watch.is_some()
     }
@@ -86,7 +86,7 @@ impl Instance {
 /// All instances of a device.
 pub(super) type Siblings = super::siblings::Siblings<Opened>;
 
-/// An instance, by where it is open.
+/// An instance, by its slot and IA.
 #[derive(Clone, Copy)]
 pub(super) struct Opened {
     pub(super) adapter: &'static Adapter,
@@ -115,11 +115,11 @@ impl Sibling for Opened {
     }
 }
 
-/// C's handle, with the raw key it is for, by the index in the key; a list for each kind.
+/// C's handle and its Rust key, by the key's index; a list for each kind.
 #[derive(Default)]
 pub(super) struct Names([Vec<(u64, u64)>; KINDS]);
 
-/// The places of all handles, by kind. An address in it is known to the processor in one instruction.
+/// The places of all handles, by kind. A static array, so that an address in it is computed in one instruction.
 static PLACES: [Places<Adapter>; KINDS] = [const { empty() }; KINDS];
 
 impl Holder for Adapter {
@@ -133,31 +133,31 @@ impl Holder for Adapter {
     }
 }
 
-/// Sees to it that what is opened from now on is not inherited by a child of fork(2), and that a program that locks its
-/// memory locks no more of the tables than it uses.
+/// Prepares the process for open adapters. A child of fork(2) does not inherit those opened from now on, and a
+/// program that locks its memory locks only the parts of the tables that are in use.
 ///
 /// # Errors
-/// As [`fork::guard`].
+/// Those of [`fork::guard`].
 pub(super) fn guard() -> DatResult<()> {
     fork::guard(PLACES.iter().map(fork::wiped))?;
-    locked::let_off(PLACES.iter().map(fork::wiped).chain([dat2::cells()]));
+    locked::lock_on_use(PLACES.iter().map(fork::wiped).chain([dat2::cells()]));
     Ok(())
 }
 
-/// What a handle stands for, if it is one of this kind.
+/// Returns the object of a handle, if it is of this kind.
 #[inline(always)]
 pub(super) fn find<H: Named>(handle: DatHandle) -> Option<(&'static Adapter, H)> {
     table::find(handle)
 }
 
-/// What a handle stands for, with the instance it belongs to.
+/// Returns the object of a handle, and the instance that it belongs to.
 pub(super) fn find_owned<H: Named>(handle: DatHandle) -> Option<(&'static Adapter, IaName, H)> {
     table::find_owned(handle)
 }
 
 macro_rules! any_kind {
     ($($kind:ident: $handle:ident,)*) => {
-        /// What a handle of any kind stands for, and the instance it belongs to.
+        /// Returns the object of a handle of any kind, and the instance that it belongs to.
         pub(super) fn object(handle: DatHandle) -> Option<(&'static Adapter, IaName, AnyHandle)> {
             let (kind, _) = place_of(number(handle));
             if kind == HandleType::Ia as usize {
@@ -184,11 +184,11 @@ any_kind! {
     Srq: SrqHandle,
 }
 
-/// Places nobody has open.
+/// Slots with no open adapter.
 static IDLE: Mutex<Vec<&'static Adapter>> = Mutex::new(Vec::new());
 
 impl Room<Open> {
-    /// A place, which never goes, with nothing open in it.
+    /// Returns a slot with nothing open in it.
     pub(super) fn idle(many: bool) -> &'static Self {
         Box::leak(Box::new(Self::new(many)))
     }
@@ -208,16 +208,16 @@ impl Room<Open> {
         adapter
     }
 
-    /// Opens or closes the fast lane, which is for an instance that is not thread safe and has no agents: those are
-    /// called by a thread of ours, on which they may post and dequeue. In a turn.
-    pub(super) fn settle_lane_of(&self, open: &Open) {
-        self.settle_lane(open.instance.thread_safe || open.instance.has_watch());
+    /// Opens or closes the fast lane. It is open for an instance that is not thread safe and has no agents: agents
+    /// run on a library thread, and may post and dequeue there. Call it in a turn.
+    pub(super) fn set_lane_of(&self, open: &Open) {
+        self.set_lane(open.instance.thread_safe || open.instance.has_watch());
     }
 
-    /// Runs `work` in a turn, on an instance.
+    /// Runs `work` on an instance, in a turn.
     ///
     /// # Errors
-    /// As [`Room::turn`]; DAT_INVALID_HANDLE|IA: the instance was closed meanwhile.
+    /// Those of [`Room::turn`]. DAT_INVALID_HANDLE|IA: the instance was closed meanwhile.
     pub(super) fn turn_of<R>(
         &self,
         ia: IaName,
@@ -229,17 +229,17 @@ impl Room<Open> {
         })
     }
 
-    /// Runs `work` in a turn, on an instance that may have been closed; nothing if it has.
+    /// Runs `work` in a turn, unless the instance has been closed.
     ///
     /// # Errors
-    /// What `work` answers; DAT_INTERNAL_ERROR: the adapter is broken.
+    /// The errors of `work`. DAT_INTERNAL_ERROR: the adapter is broken.
     pub(super) fn turn_if_open<R>(
         &self,
         ia: IaName,
         work: impl FnOnce(&mut Open) -> DatResult<R>,
     ) -> DatResult<Option<R>> {
         let answer = self.turn(|open| {
-            // The place may serve another opening by now.
+            // The slot may have another opening by now.
             Ok((open.instance.name == ia).then(|| work(open)))
         });
         match answer {
@@ -249,10 +249,10 @@ impl Room<Open> {
         }
     }
 
-    /// Takes out an instance that is being closed. Its handles name nothing any more.
+    /// Removes an instance that is being closed, if `may` allows it. All of its handles become invalid.
     ///
     /// # Errors
-    /// Those of `may`; as [`Room::turn_of`].
+    /// Those of `may` and of [`Room::turn_of`].
     pub(super) fn leave(
         &'static self,
         ia: IaName,
@@ -281,10 +281,10 @@ impl Open {
         }
     }
 
-    /// Whether this is still the instance.
+    /// Checks that the slot still has this instance.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE|IA: it has gone.
+    /// DAT_INVALID_HANDLE|IA: the instance was closed.
     pub(super) fn check(&self, ia: IaName) -> DatResult<()> {
         if self.instance.name != ia {
             return Err(handle_error(Subtype::HandleIa));
@@ -292,13 +292,13 @@ impl Open {
         Ok(())
     }
 
-    /// C's handle of the IA.
+    /// Returns C's handle of the IA.
     pub(super) fn ia_handle(&self) -> DatHandle {
         handle_of(self.instance.handle)
     }
 
-    /// C's handle of an object. An object that got none yet, because the IA made it, gets one; null if there are too
-    /// many.
+    /// Returns C's handle of an object. An object that the IA made itself has none yet and gets one here. Null: the
+    /// table is full.
     pub(super) fn name<H: Named>(&mut self, adapter: &'static Adapter, object: H) -> DatHandle {
         if let Some(handle) = self.known(object) {
             return handle;
@@ -306,13 +306,13 @@ impl Open {
         match Reserved::new() {
             Ok(reserved) => self.enter(adapter, reserved, object),
             Err(error) => {
-                tracing::error!(%error, kind = ?H::KIND, "an object without a handle");
+                tracing::error!(%error, kind = ?H::KIND, "no handle left for an object");
                 core::ptr::null_mut()
             }
         }
     }
 
-    /// C's handle of an object, if it has one.
+    /// Returns C's handle of an object, if it has one.
     #[inline(always)]
     pub(super) fn known<H: Named>(&self, object: H) -> Option<DatHandle> {
         let key = object.raw().0;
@@ -323,7 +323,7 @@ impl Open {
         (*of == key).then(|| table::handle_of(*handle))
     }
 
-    /// Gives a new object the handle that was reserved for it.
+    /// Assigns a reserved handle to a new object.
     pub(super) fn enter<H: Named>(
         &mut self,
         adapter: &'static Adapter,
@@ -339,27 +339,27 @@ impl Open {
         if names.len() <= index {
             names.resize(index + 1, (0, 0));
         }
-        // Who had the index before is gone, with or without our knowing.
+        // The previous object with this index has been freed, perhaps by the IA itself.
         let (_, before) = core::mem::replace(&mut names[index], (key, handle));
         table::leave::<Adapter>(before);
         if H::KIND == HandleType::Ep {
             let (key, ia) = object.raw();
-            // An endpoint that is gone already has no posts and no completions to be known by.
+            // An endpoint that has been freed already has no posts and no completions that need the name.
             let _gone = self.ia.ep_set_name(EpHandle::from_raw(key, ia), handle);
         }
         reserved.fill(adapter, self.instance.name, object);
         table::handle_of(handle)
     }
 
-    /// An object has gone, and its handle with it.
+    /// Invalidates the handle of a freed object.
     pub(super) fn forget<H: Named>(&mut self, object: H) {
         if let Some(handle) = self.known(object) {
-            // The name stays for events that are still queued; nothing is found by it.
+            // Events that are still queued need the entry in `names`; only the table's entry goes.
             table::leave::<Adapter>(table::number(handle));
         }
     }
 
-    /// A connection request has been decided.
+    /// Invalidates the handle of a connection request after its decision.
     pub(super) fn request_over(&mut self, cr: CrHandle, handle: DatHandle) {
         self.forget(cr);
         self.records.requests.remove(&table::number(handle));
@@ -390,13 +390,13 @@ mod tests {
     use super::*;
     use crate::OpenOptions;
 
-    /// No answer of ours.
+    /// A return code that the library never uses.
     const CLOSED: DatReturn = 77;
 
-    /// What a call for the adapter answers.
+    /// Returns the code of a call on the adapter.
     fn answer(ia: DatHandle) -> u32 {
         let mut pz = null_mut();
-        // SAFETY: a place for a handle.
+        // SAFETY: contract ROOM for the handle.
         unsafe { dat_pz_create(ia, &raw mut pz) }
     }
 
@@ -418,7 +418,7 @@ mod tests {
             let (adapter, _) = look_up::<IaName>(handle)?;
             adapter.turn(|_| -> DatResult<()> { panic!("as if we had made a mistake") })
         });
-        // The memory is the program's again.
+        // The device no longer accesses the program's memory.
         assert!(!is_bus_master(&function));
         assert_eq!(answered, broken);
         assert_eq!(answer(handle), broken);
@@ -436,14 +436,14 @@ mod tests {
         assert_eq!(answered, internal("").code());
         assert!(!is_bus_master(&function));
         assert_ne!(answer(second), 0, "its device is dead");
-        // A dead adapter closes, and the handle of the broken one stays good for nothing.
+        // An adapter with a dead device can be closed; the handle of the broken one stays invalid.
         assert_eq!(dat_ia_close(second, 0), 0);
         assert_eq!(answer(first), internal("").code());
     }
 
     fn opened_by_name(name: &core::ffi::CStr) -> DatHandle {
         let (mut async_evd, mut ia) = (null_mut(), null_mut());
-        // SAFETY: a string, and places for handles.
+        // SAFETY: contract TEXT for the string, ROOM for the handles.
         let answer =
             unsafe { dat_ia_openv(name.as_ptr(), 8, &raw mut async_evd, &raw mut ia, 1, 2, 0) };
         assert_eq!(answer, 0);
@@ -490,7 +490,7 @@ mod tests {
             instance_data: null_mut(),
             proxy_agent_func: Some(agent),
         };
-        // SAFETY: a place for a handle.
+        // SAFETY: contract ROOM for the handle.
         let made = unsafe { dat_cno_create(handle, proxy, &raw mut cno) };
         assert_eq!(made, 0);
         assert_eq!(
@@ -511,14 +511,14 @@ mod tests {
         let answered = adapter
             .fast(|_| panic!("as if we had made a mistake"))
             .unwrap_or(CLOSED);
-        // Where there is no membarrier(2) there is no lane.
+        // Without membarrier(2) the lane is always closed.
         if answered != CLOSED {
             assert_eq!(answered, broken);
             assert_eq!(answer(handle), broken);
             let again = adapter.fast(|_| Some(0)).unwrap_or(CLOSED);
             assert_eq!(again, CLOSED, "nobody comes by the lane");
         }
-        // An adapter opened later has a place of its own.
+        // An adapter opened later gets another slot.
         let _other = opened("sim:opens-after-a-panic");
     }
 
@@ -527,7 +527,7 @@ mod tests {
         let open = |thread_safe| {
             let (mut async_evd, mut ia) = (null_mut(), null_mut());
             let name = c"sim:opened-twice".as_ptr();
-            // SAFETY: a string, and places for handles.
+            // SAFETY: contract TEXT for the string, ROOM for the handles.
             let answer = unsafe {
                 dat_ia_openv(name, 8, &raw mut async_evd, &raw mut ia, 1, 2, thread_safe)
             };
@@ -537,7 +537,7 @@ mod tests {
         let first = open(0);
         let lane = |ia| {
             let (adapter, _) = look_up::<IaName>(ia).expect("it is open");
-            // It is closed for a moment when the steward has a turn.
+            // The background thread closes the lane for a moment when it takes a turn.
             let tries = (0..1_000).find_map(|_| {
                 std::thread::yield_now();
                 adapter.fast(|_| Some(0))

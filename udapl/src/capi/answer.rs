@@ -1,4 +1,4 @@
-//! Answers: what a call came to, as a number. A panic becomes one here, too.
+//! Return codes. A panic becomes one here, too.
 
 use core::panic::AssertUnwindSafe;
 use std::panic::catch_unwind;
@@ -9,7 +9,7 @@ use super::cancel::Uncancelled;
 use super::last_error;
 use super::types::DatReturn;
 
-/// Runs a call; its answer as a number. A panic ends here.
+/// Runs a call and returns its code. A panic is caught.
 pub(super) fn caught(work: impl FnOnce() -> DatReturn) -> DatReturn {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(answer) => answer,
@@ -23,27 +23,27 @@ pub(super) fn panicked() -> DatReturn {
     answer(internal("a call has failed inside the library"))
 }
 
-/// Runs a call that may block, or changes what there is, as all but posts and dequeues do: its thread is not cancelled
-/// meanwhile.
-pub(super) fn whole(work: impl FnOnce() -> DatReturn) -> DatReturn {
+/// Runs a call that may block or that changes objects: every call but posts and dequeues. Cancellation of the thread
+/// is disabled meanwhile.
+pub(super) fn uncancelled(work: impl FnOnce() -> DatReturn) -> DatReturn {
     let _held = Uncancelled::hold();
     caught(work)
 }
 
-/// Runs such a call that says what is wrong.
+/// Like [`uncancelled`], for a call with a detailed error.
 pub(super) fn call(work: impl FnOnce() -> DatResult<()>) -> DatReturn {
-    whole(|| said(work()))
+    uncancelled(|| code_of(work()))
 }
 
-/// What came of a call, as a number.
-pub(super) fn said(result: DatResult<()>) -> DatReturn {
+/// Converts a result to a code.
+pub(super) fn code_of(result: DatResult<()>) -> DatReturn {
     match result {
         Ok(()) => 0,
         Err(error) => answer(error),
     }
 }
 
-/// The number of an error, which is kept for [`last_error`].
+/// Converts an error to a code, and keeps the error for [`last_error`].
 #[cold]
 #[inline(never)]
 pub(super) fn answer(error: DatError) -> DatReturn {
@@ -52,22 +52,22 @@ pub(super) fn answer(error: DatError) -> DatReturn {
     error.code()
 }
 
-/// DAT_INVALID_PARAMETER.
+/// Makes DAT_INVALID_PARAMETER.
 pub(super) fn parameter(argument: Subtype) -> DatError {
     DatError::new(ReturnType::InvalidParameter, argument)
 }
 
-/// DAT_INVALID_HANDLE.
+/// Makes DAT_INVALID_HANDLE.
 pub(super) fn handle_error(subtype: Subtype) -> DatError {
     DatError::new(ReturnType::InvalidHandle, subtype)
 }
 
-/// DAT_INTERNAL_ERROR.
+/// Makes DAT_INTERNAL_ERROR.
 pub(super) fn internal(why: &'static str) -> DatError {
     DatError::new(ReturnType::InternalError, Subtype::None).because(why)
 }
 
-/// DAT_INVALID_HANDLE with the subtype of a kind.
+/// Returns the subtype of DAT_INVALID_HANDLE for a kind of object.
 pub(super) const fn subtype_of(kind: HandleType) -> Subtype {
     match kind {
         HandleType::Cr => Subtype::HandleCr,

@@ -1,7 +1,6 @@
-//! Arguments: numbers and pointers of a C program, checked before they are used, and what is written where its pointers
-//! say.
+//! Arguments of a C program: checks of its numbers and pointers, and writes through its pointers.
 
-// UNSAFETY: pointers of a C program are read and written.
+// UNSAFETY: reads and writes through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
 
 use core::ffi::c_char;
@@ -11,20 +10,20 @@ use dat_core::{DatResult, Subtype};
 use super::answer::parameter;
 use super::types::DatCount;
 
-/// A `DAT_COUNT` that is none below zero.
+/// Checks that a `DAT_COUNT` is not negative.
 pub(super) fn count(value: DatCount, argument: Subtype) -> DatResult<u32> {
     u32::try_from(value).map_err(|_| parameter(argument))
 }
 
-/// A number as a `DAT_COUNT`, as large as that gets.
+/// Converts a number to a `DAT_COUNT`, saturating.
 pub(super) fn as_count(value: impl TryInto<DatCount>) -> DatCount {
     value.try_into().unwrap_or(DatCount::MAX)
 }
 
-/// Private data, or anything else a size and a pointer say.
+/// Returns the bytes at a pointer, such as private data.
 ///
 /// # Safety
-/// `data` is null or points to `size` bytes, which nobody changes while the result is used.
+/// `data` is null or points to `size` bytes, which no thread changes while the result is used.
 pub(super) unsafe fn bytes<'a>(
     size: DatCount,
     data: *const core::ffi::c_void,
@@ -42,10 +41,10 @@ pub(super) unsafe fn bytes<'a>(
     Ok(unsafe { core::slice::from_raw_parts(data.cast(), size) })
 }
 
-/// Writes what a call returns.
+/// Writes a result through a pointer, unless it is null.
 ///
 /// # Safety
-/// `out` is null or points to a place for it.
+/// `out` is null or points to memory for a `T`.
 pub(super) unsafe fn put<T>(out: *mut T, value: T) {
     if !out.is_null() {
         // SAFETY: contract ROOM, for a pointer that is not null.
@@ -61,7 +60,7 @@ pub(super) fn given<T>(pointer: *const T, argument: Subtype) -> DatResult<()> {
     Ok(())
 }
 
-/// Refuses bits that are in no mask of this kind.
+/// Refuses bits that are not in any mask of this kind.
 pub(super) fn mask(value: u64, all: u64, argument: Subtype) -> DatResult<()> {
     if value & !all != 0 {
         return Err(parameter(argument));
@@ -69,7 +68,7 @@ pub(super) fn mask(value: u64, all: u64, argument: Subtype) -> DatResult<()> {
     Ok(())
 }
 
-/// A text in 256 bytes, cut off if it must be, with a NUL.
+/// Copies a text into 256 bytes, truncated if too long, with a NUL.
 pub(super) fn text(text: &str) -> [c_char; 256] {
     let mut out = [0; 256];
     let bytes = text.bytes().take_while(|&byte| byte != 0);

@@ -1,4 +1,4 @@
-//! What the handles of a call name, and a call on that in a turn.
+//! Looks up the handles of a call, and runs it in a turn.
 
 use dat_core::{DatError, DatResult, HandleType};
 
@@ -8,17 +8,17 @@ use super::fork;
 use super::table::{IaName, Named};
 use super::types::{DatHandle, DatReturn};
 
-/// What a handle names, or DAT_INVALID_HANDLE with the subtype of the kind.
+/// Returns the object of a handle, or DAT_INVALID_HANDLE with the subtype of the kind.
 pub(super) fn look_up<H: Named>(handle: DatHandle) -> DatResult<(&'static Adapter, H)> {
     find(handle).ok_or_else(|| unknown(H::KIND))
 }
 
-/// What a handle names, with the instance it belongs to.
+/// Returns the object of a handle and its instance, or DAT_INVALID_HANDLE.
 pub(super) fn owned<H: Named>(handle: DatHandle) -> DatResult<(&'static Adapter, IaName, H)> {
     find_owned(handle).ok_or_else(|| unknown(H::KIND))
 }
 
-/// The error of a handle that names nothing of a kind.
+/// The error of a handle that has no object of this kind.
 #[cold]
 fn unknown(kind: HandleType) -> DatError {
     let error = handle_error(subtype_of(kind));
@@ -28,8 +28,8 @@ fn unknown(kind: HandleType) -> DatError {
     error
 }
 
-/// What a second handle of a call on an instance names. One that names nothing, or nothing of that instance, becomes
-/// one the IA will refuse, in the order of its own checks and with the subtype of the place.
+/// Returns the object of a further handle of a call. If it has none, or one of another instance, the result is a
+/// handle that the IA refuses. So the IA's own checks decide the order of errors and their subtypes.
 pub(super) fn other<H: Named>(ia: IaName, handle: DatHandle) -> H {
     match find_owned(handle) {
         Some((_, owner, object)) if owner == ia => object,
@@ -38,12 +38,12 @@ pub(super) fn other<H: Named>(ia: IaName, handle: DatHandle) -> H {
     }
 }
 
-/// What a second handle of a call names, where null means none.
+/// Like [`other`], for a handle that may be null.
 pub(super) fn optional<H: Named>(ia: IaName, handle: DatHandle) -> Option<H> {
     (!handle.is_null()).then(|| other(ia, handle))
 }
 
-/// A call on what a handle names, in a turn.
+/// Runs a call on a handle's object, in a turn.
 pub(super) fn on<H: Named>(
     handle: DatHandle,
     work: impl FnOnce(&mut Open, H) -> DatResult<()>,

@@ -1,11 +1,11 @@
-//! Threads that are cancelled.
+//! Delays pthread_cancel(3) until the end of a call.
 //!
-//! pthread_cancel(3) ends a thread where it sleeps or does something the system may let it wait for: in the middle of a
-//! call, with the adapter in its hands. It does so by unwinding, which Rust's frames do not take from anybody else. So
-//! a call holds cancellation off, as glibc's own calls do that must not end half-way, and the thread ends at its next
-//! cancellation point after the call. Posts and dequeues take no such precaution.
+//! pthread_cancel(3) ends a thread at a cancellation point, such as a sleep in the middle of a call, while the thread
+//! has exclusive access to the adapter. It unwinds the stack by a forced unwind, which Rust frames do not support. So
+//! a call disables cancellation, as glibc does in its own calls that must not be interrupted. The thread ends at its
+//! next cancellation point after the call. Posts and dequeues have no cancellation point and do not do this.
 
-// UNSAFETY: a function of the C library's.
+// UNSAFETY: calls a function of the C library.
 #![expect(unsafe_code, reason = "pthread_setcancelstate(3)")]
 
 use core::ffi::c_int;
@@ -19,17 +19,17 @@ unsafe extern "C" {
 /// `PTHREAD_CANCEL_DISABLE`, in glibc and in musl.
 const DISABLE: c_int = 1;
 
-/// The thread is not cancelled until this is dropped.
+/// Disables cancellation of this thread until it is dropped.
 pub(super) struct Uncancelled {
     before: c_int,
-    /// It is the thread's, and may not go to another one.
+    /// The state belongs to the thread, so this is not `Send`.
     _of_this_thread: PhantomData<*const ()>,
 }
 
 impl Uncancelled {
     pub(super) fn hold() -> Self {
         let mut before = 0;
-        // SAFETY: a state there is, and a place for the one before. It fails for other states only.
+        // SAFETY: a valid state, and memory for the previous one. The call fails only for invalid states.
         unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
         Self {
             before,
@@ -40,7 +40,7 @@ impl Uncancelled {
 
 impl Drop for Uncancelled {
     fn drop(&mut self) {
-        // SAFETY: the state that the same thread had.
+        // SAFETY: the state was returned for the same thread.
         unsafe { pthread_setcancelstate(self.before, null_mut()) };
     }
 }

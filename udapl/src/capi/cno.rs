@@ -1,6 +1,6 @@
 //! The calls of a CNO.
 
-// UNSAFETY: pointers of a C program are read and written.
+// UNSAFETY: reads and writes through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
 
 use core::ptr::null_mut;
@@ -21,19 +21,19 @@ use super::types::{CAgent, CCnoParam, DatHandle, DatReturn};
 /// `DAT_CNO_FIELD_ALL`.
 const ALL: u64 = 0x3;
 
-/// How an agent is told of an EVD: by the handle it has.
-pub(super) type Told = fn(DatHandle) -> DatHandle;
+/// Converts an EVD's handle to that of the agent's DAT version.
+pub(super) type HandleMap = fn(DatHandle) -> DatHandle;
 
-/// The agent C gave; none without a function.
-fn given_agent(agent: CAgent, told: Told) -> Option<GivenAgent> {
+/// Returns the agent that C gave; `None` if its function is null.
+fn given_agent(agent: CAgent, map_handle: HandleMap) -> Option<GivenAgent> {
     Some(GivenAgent {
         instance_data: agent.instance_data.addr(),
         function: agent.proxy_agent_func?,
-        told,
+        map_handle,
     })
 }
 
-/// The agent that the IA is given for it: called in the middle of things, it passes the word on to the thread that
+/// Returns an agent for the IA. The IA calls it inside other calls, so it only queues the upcall for the thread that
 /// calls C.
 fn agent_for(adapter: &'static Adapter, open: &mut Open, agent: GivenAgent) -> DatResult<Agent> {
     let watch = open.watch(adapter)?;
@@ -56,11 +56,11 @@ pub unsafe extern "C" fn dat_cno_create(
 }
 
 /// # Safety
-/// As [`dat_cno_create`].
+/// That of [`dat_cno_create`].
 pub(super) unsafe fn create(
     ia_handle: DatHandle,
     agent: CAgent,
-    told: Told,
+    map_handle: HandleMap,
     cno_handle: *mut DatHandle,
 ) -> DatReturn {
     call(|| {
@@ -68,7 +68,7 @@ pub(super) unsafe fn create(
         given(cno_handle, Subtype::Arg3)?;
         let reserved = Reserved::new()?;
         let cno = adapter.turn_of(ia, |open| {
-            let given = given_agent(agent, told);
+            let given = given_agent(agent, map_handle);
             let agent = given
                 .map(|agent| agent_for(adapter, open, agent))
                 .transpose()?;
@@ -96,12 +96,16 @@ pub unsafe extern "C" fn dat_cno_modify_agent(cno_handle: DatHandle, agent: CAge
 }
 
 /// # Safety
-/// As [`dat_cno_modify_agent`].
-pub(super) unsafe fn modify_agent(cno_handle: DatHandle, agent: CAgent, told: Told) -> DatReturn {
+/// That of [`dat_cno_modify_agent`].
+pub(super) unsafe fn modify_agent(
+    cno_handle: DatHandle,
+    agent: CAgent,
+    map_handle: HandleMap,
+) -> DatReturn {
     call(|| {
         let (adapter, ia, cno) = owned::<CnoHandle>(cno_handle)?;
         adapter.turn_of(ia, |open| {
-            let given = given_agent(agent, told);
+            let given = given_agent(agent, map_handle);
             let agent = given
                 .map(|agent| agent_for(adapter, open, agent))
                 .transpose()?;
@@ -191,7 +195,7 @@ pub unsafe extern "C" fn dat_cno_wait(
     })
 }
 
-/// Waits, asleep outside of the adapter.
+/// Waits. The thread sleeps without access to the adapter.
 fn wait(
     adapter: &'static Adapter,
     ia: IaName,
@@ -222,7 +226,7 @@ fn wait(
             Ok(looked) => match looked? {
                 Ok(evd) => return Ok(evd),
                 Err((again, until)) => {
-                    if siblings.attend(ia) {
+                    if siblings.poll_notified(ia) {
                         (wait, taken) = (again, Taken::NOTHING);
                         continue;
                     }
@@ -232,7 +236,7 @@ fn wait(
                     (wait, taken) = (again, by_now);
                 }
             },
-            // Closed while we slept: whoever waits is released with no EVD.
+            // The IA was closed during the sleep: the wait ends without an EVD.
             Err(_gone) => {
                 siblings.take_over(taken);
                 return Ok(null_mut());
@@ -241,12 +245,12 @@ fn wait(
     }
 }
 
-/// Ends a wait because of a signal.
+/// Cancels a wait because of a signal.
 fn interrupted(adapter: &'static Adapter, ia: IaName, wait: CnoWait) -> DatResult<DatHandle> {
     let ended = adapter.look(|open| {
         open.check(ia)?;
         Ok(open.ia.cno_wait_cancel(wait))
     });
-    // As for who looks.
+    // Closed meanwhile: the same result as above.
     ended.map_or(Ok(null_mut()), Err)
 }

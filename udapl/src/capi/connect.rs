@@ -1,6 +1,6 @@
 //! Connecting and disconnecting, service points, connection requests.
 
-// UNSAFETY: pointers of a C program are read and written.
+// UNSAFETY: reads and writes through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
 
 use core::ffi::c_void;
@@ -24,16 +24,16 @@ const SERVICE_POINT_ALL: u64 = 0xf;
 /// `DAT_CR_FIELD_ALL`.
 const REQUEST_ALL: u64 = 0x1f;
 
-/// The address in a socket address.
+/// Reads the IP address of a socket address.
 ///
 /// # Safety
-/// `address` points to a socket address as large as its family says.
+/// `address` points to a socket address of the size of its family.
 unsafe fn ip(address: *const libc::sockaddr) -> DatResult<IpAddr> {
-    // SAFETY: the family comes first in all of them.
+    // SAFETY: the family is the first field of every socket address.
     let family = unsafe { (*address).sa_family };
     match libc::c_int::from(family) {
         libc::AF_INET => {
-            // SAFETY: the family says what it is; it need not be aligned as one.
+            // SAFETY: the family gives the type; the read may be unaligned.
             let v4 = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
             Ok(Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr)).into())
         }
@@ -409,7 +409,7 @@ pub extern "C" fn dat_cr_reject(cr_handle: DatHandle) -> DatReturn {
     })
 }
 
-/// Refuses a request with private data. DAT 1.2 has no such call; it is DAT 2.0's `dat_cr_reject`.
+/// Rejects a request with private data. DAT 1.2 has no such call; it is DAT 2.0's `dat_cr_reject`.
 ///
 /// # Safety
 /// `private_data` is null or has `private_data_size` bytes.

@@ -1,6 +1,6 @@
-//! `dat_get_counters`: what an object has counted, by name. DAT 1.2 has no such call.
+//! `dat_get_counters`: the counters of an object, by name. DAT 1.2 has no such call.
 
-// UNSAFETY: the places of a C program are written.
+// UNSAFETY: writes through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
 
 use core::ffi::CStr;
@@ -16,7 +16,7 @@ use super::answer::{call, handle_error, parameter};
 use super::argument::{as_count, count, given, put};
 use super::types::{CCounter, DatCount, DatHandle, DatReturn};
 
-/// Names as C reads them. There are as many as counters have, and they stay.
+/// Counter names as C strings. Their number is bounded, and they are never freed.
 static NAMES: Mutex<BTreeMap<&'static str, &'static CStr>> = Mutex::new(BTreeMap::new());
 
 fn name(text: &'static str) -> &'static CStr {
@@ -27,7 +27,7 @@ fn name(text: &'static str) -> &'static CStr {
     })
 }
 
-/// What an IA, an endpoint, an EVD or an SRQ has counted.
+/// Returns the counters of an IA, an endpoint, an EVD or an SRQ.
 ///
 /// # Safety
 /// `counters` is null or points to `max_counters` of them, `num_counters` to a count.
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn dat_get_counters(
             | AnyHandle::Cr(_)
             | AnyHandle::Psp(_)
             | AnyHandle::Rsp(_) => {
-                Err(parameter(Subtype::Arg1).because("an object of this kind counts nothing"))
+                Err(parameter(Subtype::Arg1).because("an object of this kind has no counters"))
             }
         })?;
         let room = usize::try_from(room).unwrap_or(usize::MAX);
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn dat_get_counters(
                 name: name(text).as_ptr(),
                 value: *value,
             };
-            // SAFETY: contract ROOM: there are `room` places.
+            // SAFETY: contract ROOM: `counters` has `room` elements.
             let place = unsafe { counters.add(at) };
             // SAFETY: likewise.
             unsafe { put(place, counter) };

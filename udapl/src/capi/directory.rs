@@ -1,12 +1,11 @@
-//! The directory of adapters that the process has, read from the machine's `dat.conf` when it is first needed.
+//! The process's directory of adapters, read from `dat.conf` on first use.
 //!
-//! An entry of it is a device, which this library opens, or the provider of another library
-//! ([`foreign`](super::foreign)).
+//! An entry is a device that this library opens, or a provider of another library ([`foreign`](super::foreign)).
 //!
-//! A child of fork(2) that has none of its parent's adapters has no directory either: another thread of the parent's
-//! may have held the lock, and is not there to let it go ([`fork`]).
+//! A child of fork(2) whose parent had adapters open has no directory: a thread of the parent may have held its lock,
+//! and that thread does not exist in the child ([`fork`]).
 
-// UNSAFETY: pointers of a C program are read.
+// UNSAFETY: reads through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
 
 use core::ffi::CStr;
@@ -22,7 +21,7 @@ use super::log;
 use super::types::CProviderInfo;
 use crate::registry::{Directory, ProviderInfo};
 
-/// What a name stands for.
+/// The meaning of a name.
 pub(super) enum Entry {
     /// A device that this library opens.
     Device(String),
@@ -32,7 +31,7 @@ pub(super) enum Entry {
 
 static DIRECTORY: OnceLock<RwLock<Directory<Entry>>> = OnceLock::new();
 
-/// The registry, which is made when it is first asked for.
+/// Returns the registry, created on first use.
 ///
 /// # Errors
 /// Those of [`fork::not_a_child`].
@@ -42,7 +41,7 @@ fn directory() -> DatResult<&'static RwLock<Directory<Entry>>> {
     Ok(DIRECTORY.get_or_init(|| RwLock::new(Directory::of_this_machine())))
 }
 
-/// Looks something up.
+/// Runs `work` on the registry.
 ///
 /// # Errors
 /// Those of [`directory`].
@@ -51,17 +50,17 @@ pub(super) fn look<R>(work: impl FnOnce(&Directory<Entry>) -> R) -> DatResult<R>
     Ok(work(&directory.unwrap_or_else(PoisonError::into_inner)))
 }
 
-/// Changes something.
+/// Runs `work` to change the registry.
 ///
 /// # Errors
-/// Those of [`directory`], and of the work.
+/// Those of [`directory`] and of `work`.
 pub(super) fn change(work: impl FnOnce(&mut Directory<Entry>) -> DatResult<()>) -> DatResult<()> {
     let directory = directory()?.write();
     work(&mut directory.unwrap_or_else(PoisonError::into_inner))
 }
 
-/// The provider of another library that has its table at this address, which is asked for if there is any. There is
-/// none before somebody has asked for the registry, and none in a child that has no registry.
+/// Returns another library's provider whose table is at this address. `address` is called only if there are such
+/// providers. There are none before the registry has been used, and none in a forked child.
 pub(super) fn provider_of(address: impl FnOnce() -> Option<usize>) -> Option<Arc<Foreign>> {
     if fork::is_child() {
         return None;
@@ -75,17 +74,17 @@ pub(super) fn provider_of(address: impl FnOnce() -> Option<usize>) -> Option<Arc
     let mut providers = providers.peekable();
     providers.peek()?;
     let address = address()?;
-    // One table may be registered for several versions of DAT.
+    // Several versions of DAT may use one table.
     let its = providers.filter(|provider| provider.is(address));
     its.max_by_key(|provider| provider.size).cloned()
 }
 
-/// An entry of the dynamic registry, known by where it is.
+/// Returns the address of an entry of the dynamic registry, to identify it.
 pub(super) fn entry_at(info: &ProviderInfo) -> Option<usize> {
     look(|directory| directory.get(info).map(|entry| Arc::as_ptr(entry).addr())).ok()?
 }
 
-/// Takes that entry out, if its library has not and nobody has it open.
+/// Removes that entry, unless its library has done so or an adapter of it is open.
 pub(super) fn forget(info: &ProviderInfo, entry: usize) {
     let _gone = change(|directory| match directory.get(info) {
         Some(there) if Arc::as_ptr(there).addr() == entry => directory.remove(info),
@@ -93,7 +92,7 @@ pub(super) fn forget(info: &ProviderInfo, entry: usize) {
     });
 }
 
-/// A `DAT_PROVIDER_INFO`.
+/// Converts to a `DAT_PROVIDER_INFO`.
 pub(super) fn of_rust(info: &ProviderInfo) -> CProviderInfo {
     CProviderInfo {
         ia_name: text(&info.ia_name),
@@ -103,10 +102,10 @@ pub(super) fn of_rust(info: &ProviderInfo) -> CProviderInfo {
     }
 }
 
-/// What a `DAT_PROVIDER_INFO` says.
+/// Converts from a `DAT_PROVIDER_INFO`.
 ///
 /// # Safety
-/// `info` is null or points to one, whose name ends with a NUL.
+/// `info` is null or points to a `DAT_PROVIDER_INFO`, whose name ends with a NUL.
 pub(super) unsafe fn info_of(info: *const CProviderInfo) -> DatResult<ProviderInfo> {
     given(info, Subtype::Arg2)?;
     // SAFETY: not null, and contract GIVEN.

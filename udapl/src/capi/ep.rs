@@ -1,7 +1,7 @@
-//! The calls of an endpoint but the posts, which are in [`hot`](super::hot), and connecting, which is in
-//! [`connect`](super::connect).
+//! The calls of an endpoint, without the posts (in [`hot`](super::hot)) and without connecting (in
+//! [`connect`](super::connect)).
 
-// UNSAFETY: pointers of a C program are read and written.
+// UNSAFETY: reads and writes through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
 
 use core::ptr::null_mut;
@@ -51,15 +51,15 @@ mod field {
     pub(super) const SRQ_SOFT_HW: u64 = 0x100_0000;
     pub(super) const MAX_RDMA_READ_IOV: u64 = 0x200_0000;
     pub(super) const MAX_RDMA_WRITE_IOV: u64 = 0x400_0000;
-    /// Count and array of the transport's own attributes.
+    /// Number and array of the transport-specific attributes.
     pub(super) const TRANSPORT: u64 = 0x800_0000 | 0x1000_0000;
-    /// Count of the provider's own attributes: there are none.
+    /// Number of the provider-specific attributes; this provider has none.
     pub(super) const PROVIDER_COUNT: u64 = 0x2000_0000;
     pub(super) const ATTRIBUTES: u64 = 0x7fff_f000;
     pub(super) const ALL: u64 = 0x7fff_f7ff;
 }
 
-/// The attributes of `given` that `fields` names, in place of those of `base`.
+/// Returns `base` with the attributes of `given` that `fields` selects.
 fn merged(
     base: EpAttr,
     given: &CEpAttr,
@@ -92,7 +92,7 @@ fn merged(
         attr.request_completion_flags =
             CompletionFlags::from_bits_retain(given.request_completion_flags);
     }
-    // The receives of an endpoint with an SRQ are the SRQ's.
+    // The receives of an endpoint with an SRQ belong to the SRQ.
     if has(field::MAX_RECV_DTOS) && !uses_srq {
         attr.max_recv_dtos = number(given.max_recv_dtos)?;
     }
@@ -141,7 +141,7 @@ fn merged(
     Ok(attr)
 }
 
-/// A watermark; -1 is none.
+/// Converts a watermark; -1 is none.
 fn watermark(value: DatCount, argument: Subtype) -> DatResult<Option<u32>> {
     if value == NONE {
         return Ok(None);
@@ -215,7 +215,7 @@ pub unsafe extern "C" fn dat_ep_create(
 /// `dat_ep_create_with_srq`.
 ///
 /// # Safety
-/// As [`dat_ep_create`].
+/// That of [`dat_ep_create`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_ep_create_with_srq(
     ia_handle: DatHandle,
@@ -360,7 +360,7 @@ fn c_param(
     attr.ep_transport_specific_count = DatCount::try_from(settings.list().len()).unwrap_or(0);
     if !settings.list().is_empty() {
         attr.ep_transport_specific = settings.list().as_ptr().cast_mut();
-        // What was told before is not valid any more.
+        // This replaces the attributes of the previous query, whose pointers become invalid.
         open.records.settings.insert(ep, settings);
     }
     let mut evd = |evd: Option<EvdHandle>| evd.map_or(null_mut(), |evd| open.name(adapter, evd));
@@ -450,7 +450,7 @@ pub unsafe extern "C" fn dat_ep_get_status(
     call(|| {
         let (adapter, ep) = look_up::<EpHandle>(ep_handle)?;
         let status = adapter.turn(|open| {
-            // Who asks for nothing else is to hear of it, too.
+            // A consumer that polls only the state needs progress, too.
             open.ia.progress();
             open.ia.ep_get_status(ep)
         })?;

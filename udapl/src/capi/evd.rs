@@ -1,6 +1,6 @@
-//! The calls of an EVD but `dat_evd_dequeue`, which is in [`hot`](super::hot).
+//! The calls of an EVD, without `dat_evd_dequeue` (in [`hot`](super::hot)).
 
-// UNSAFETY: pointers of a C program are read and written.
+// UNSAFETY: reads and writes through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
 
 use std::sync::Arc;
@@ -164,7 +164,8 @@ pub unsafe extern "C" fn dat_evd_post_se(evd_handle: DatHandle, event: *const CE
         if event.event_number != SOFTWARE {
             return Err(parameter(Subtype::Arg2));
         }
-        // SAFETY: all members are numbers and pointers that nobody follows, and the union's bytes are the caller's.
+        // SAFETY: every member of the union is a number or a pointer that is not dereferenced; the caller initialized
+        // it.
         let pointer = unsafe { event.event_data.software_event_data.pointer };
         let word = SoftwareEvent(number(pointer));
         adapter.turn(|open| open.ia.evd_post_se(evd, word))
@@ -199,10 +200,10 @@ pub unsafe extern "C" fn dat_evd_wait(
     unsafe { waited(evd_handle, timeout, threshold, event, nmore, event::made) }
 }
 
-/// `dat_evd_wait`, with the event in the words of the caller's version of DAT.
+/// `dat_evd_wait`, which converts the event to the type of the caller's version of DAT.
 ///
 /// # Safety
-/// `out` and `nmore` are null or point to places for what they are.
+/// `out` and `nmore` are null or point to memory for their types.
 pub(super) unsafe fn waited<T>(
     evd_handle: DatHandle,
     timeout: u32,
@@ -240,10 +241,10 @@ pub(super) unsafe fn waited<T>(
     })
 }
 
-/// How many events are left, and the first; or a wait that is not over, and when to look again at the latest.
+/// The number of further events and the first event; or a wait that goes on, and the time of its next look.
 type Looked<T> = Result<(u32, T), (EvdWait, u64)>;
 
-/// Waits, asleep outside of the adapter; how many events are left, and the first.
+/// Waits. The thread sleeps without access to the adapter. Returns the number of further events and the first event.
 fn wait<T>(
     adapter: &'static Adapter,
     ia: IaName,
@@ -278,7 +279,7 @@ fn wait<T>(
                 EvdLook::Pending(again, until) => Err((again, until)),
             }))
         });
-        // What is gone was closed while we slept.
+        // The IA was closed during the sleep.
         let looked = looked.map_err(|_gone| {
             siblings.take_over(taken);
             aborted()
@@ -286,7 +287,7 @@ fn wait<T>(
         match looked?? {
             Ok(ready) => return Ok(ready),
             Err((again, until)) => {
-                if siblings.attend(ia) {
+                if siblings.poll_notified(ia) {
                     (wait, taken) = (again, Taken::NOTHING);
                     continue;
                 }
@@ -299,13 +300,13 @@ fn wait<T>(
     }
 }
 
-/// Ends a wait because of a signal.
+/// Cancels a wait because of a signal.
 fn interrupted(adapter: &'static Adapter, ia: IaName, wait: EvdWait) -> WaitError {
     let ended = adapter.look(|open| {
         open.check(ia)?;
         Ok(open.ia.evd_wait_cancel(wait))
     });
-    // As for who looks.
+    // Closed meanwhile: the same result as above.
     ended.unwrap_or_else(|_gone| aborted().into())
 }
 

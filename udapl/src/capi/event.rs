@@ -1,6 +1,6 @@
-//! Events, from Rust's to `DAT_EVENT`.
+//! Conversion of events to `DAT_EVENT`.
 
-// UNSAFETY: an event is written where the caller's pointer says.
+// UNSAFETY: writes an event through the caller's pointer.
 #![expect(unsafe_code, reason = "the caller's pointers")]
 
 use core::ffi::c_void;
@@ -25,26 +25,27 @@ use super::types::{
 /// `DAT_DTO_COMPLETION_EVENT`.
 const DTO_COMPLETION: u32 = 0x00001;
 
-/// Nothing there, which is an error in C.
+/// An empty queue, which is an error in C.
 const NOTHING: DatError = DatError::new(ReturnType::QueueEmpty, Subtype::None);
 
 /// DAT_QUEUE_EMPTY.
 pub(super) const QUEUE_EMPTY: DatReturn = NOTHING.code();
 
-/// The event, or DAT_QUEUE_EMPTY.
+/// Returns the event, or DAT_QUEUE_EMPTY.
 pub(super) fn there(taken: Option<Event>) -> DatResult<Event> {
     taken.ok_or(NOTHING)
 }
 
-/// Whether a dequeue found nothing: then it has looked after the whole adapter, and others may have to look too.
+/// Returns whether a dequeue found its queue empty. Then it took in events of the whole adapter, and other instances
+/// may have to.
 pub(super) fn found_nothing(error: DatError) -> bool {
     error.return_type() == ReturnType::QueueEmpty
 }
 
-/// Stores what a dequeue came to; its answer.
+/// Stores the result of a dequeue, and returns its code.
 ///
 /// # Safety
-/// `out` points to a place for an event.
+/// `out` points to memory for an event.
 pub(super) unsafe fn store(
     adapter: &'static Adapter,
     open: &mut Open,
@@ -57,19 +58,19 @@ pub(super) unsafe fn store(
             let event = made(adapter, open, evd, event);
             // SAFETY: contract ROOM.
             unsafe { out.write(event) };
-            open.call_for_strays();
+            open.request_forwarding();
             0
         }
         Err(error) => {
             if found_nothing(*error) {
-                open.looked_around();
+                open.progressed();
             }
             answer(*error)
         }
     }
 }
 
-/// The success of a DTO.
+/// Makes the event of a successful DTO.
 #[inline(always)]
 pub(super) fn plain(evd: DatHandle, ep: DatHandle, done: Plain) -> CEvent {
     CEvent {
@@ -87,7 +88,7 @@ pub(super) fn plain(evd: DatHandle, ep: DatHandle, done: Plain) -> CEvent {
     }
 }
 
-/// An event in C's words.
+/// Converts an event.
 pub(super) fn made(
     adapter: &'static Adapter,
     open: &mut Open,
@@ -118,7 +119,7 @@ pub(super) fn made(
         },
         Event::Software(word) => CEventData {
             software_event_data: CSoftware {
-                // A consumer's own word, which it gave as a pointer.
+                // The value that the consumer gave as a pointer.
                 pointer: handle_of(word.0).cast::<c_void>(),
             },
         },
@@ -130,8 +131,8 @@ pub(super) fn made(
     }
 }
 
-/// Bytes in the buffer of a DTO. A receive that a peer's RDMA Write with immediate data used up has none, and who takes
-/// its event for a message's would read what was there before.
+/// Returns the number of bytes placed in the buffer of a DTO. A receive consumed by a peer's RDMA Write with
+/// immediate data has 0: otherwise a consumer could take old bytes for a message.
 const fn placed(done: &DtoCompletion) -> u64 {
     if done.detail.is_write_immediate() {
         0
@@ -140,7 +141,7 @@ const fn placed(done: &DtoCompletion) -> u64 {
     }
 }
 
-/// The completion of a DTO.
+/// Converts the completion of a DTO.
 fn dto(open: &Open, evd: DatHandle, done: &DtoCompletion) -> CEvent {
     CEvent {
         event_number: DTO_COMPLETION,
@@ -160,7 +161,8 @@ fn dto(open: &Open, evd: DatHandle, done: &DtoCompletion) -> CEvent {
 fn arrival(adapter: &'static Adapter, open: &mut Open, request: &ConnectionRequest) -> CCrArrival {
     let cr_handle = open.name(adapter, request.cr);
     if cr_handle.is_null() {
-        // A request that nobody can name is nobody's to decide. If it has gone already, so much the better.
+        // There is no handle left for the request, so the program cannot decide it: reject it. It may have ended
+        // already.
         let _gone = open.ia.cr_reject(request.cr);
     }
     if let Ok(cr) = open.ia.cr_query(request.cr) {
@@ -194,13 +196,13 @@ fn connection(adapter: &'static Adapter, open: &mut Open, event: &ConnectionEven
         private_data: if data.is_empty() {
             null()
         } else {
-            // The endpoint keeps it where it is until it is reset.
+            // The endpoint keeps the data at this address until it is reset.
             data.as_ptr().cast()
         },
     }
 }
 
-/// The object an asynchronous event is about.
+/// Returns the object of an asynchronous event.
 fn subject(open: &Open, event: &AsyncEvent) -> DatHandle {
     let known = match event {
         AsyncEvent::EvdOverflow(evd) => open.subject(*evd),

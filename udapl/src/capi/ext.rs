@@ -1,10 +1,9 @@
-//! What DAT 1.2 has no call for: immediate data, invalidation of a peer's context, atomic operations, and completions
-//! that tell what came along. What a call means is said in [`dat_core::post`] and at the methods of the
-//! [`Ia`](crate::Ia).
+//! Calls that DAT 1.2 lacks: immediate data, invalidation of a peer's context, atomic operations, and completions
+//! with these details. [`dat_core::post`] and the methods of the [`Ia`](crate::Ia) document them.
 //!
-//! Handles of other providers are not taken: their tables of functions have no such calls.
+//! Handles of other providers are refused: their tables of functions have no such calls.
 
-// UNSAFETY: pointers of a C program are read and written.
+// UNSAFETY: reads and writes through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
 
 use core::mem::MaybeUninit;
@@ -27,7 +26,7 @@ use super::types::{CDtoDetail, CEvent, DatContext, DatCount, DatHandle, DatRetur
 /// Makes a post.
 ///
 /// # Safety
-/// As [`dat_ep_post_send`](super::dat_ep_post_send).
+/// That of [`dat_ep_post_send`](super::dat_ep_post_send).
 #[inline(always)]
 unsafe fn post<W: Post>(request: Request<W>) -> DatReturn {
     let elsewhere = |request: Request<W>| {
@@ -40,10 +39,10 @@ unsafe fn post<W: Post>(request: Request<W>) -> DatReturn {
     unsafe { request.post(elsewhere) }
 }
 
-/// A Send with immediate data.
+/// Posts a Send with immediate data.
 ///
 /// # Safety
-/// As [`dat_ep_post_send`](super::dat_ep_post_send).
+/// That of [`dat_ep_post_send`](super::dat_ep_post_send).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_ep_post_send_immediate(
     ep_handle: DatHandle,
@@ -66,10 +65,10 @@ pub unsafe extern "C" fn dat_ep_post_send_immediate(
     }
 }
 
-/// A Send that invalidates a context of the peer's.
+/// Posts a Send that invalidates a context of the peer.
 ///
 /// # Safety
-/// As [`dat_ep_post_send`](super::dat_ep_post_send).
+/// That of [`dat_ep_post_send`](super::dat_ep_post_send).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_ep_post_send_invalidate(
     ep_handle: DatHandle,
@@ -92,10 +91,10 @@ pub unsafe extern "C" fn dat_ep_post_send_invalidate(
     }
 }
 
-/// An RDMA Write with immediate data.
+/// Posts an RDMA Write with immediate data.
 ///
 /// # Safety
-/// As [`dat_ep_post_rdma_write`](super::dat_ep_post_rdma_write).
+/// That of [`dat_ep_post_rdma_write`](super::dat_ep_post_rdma_write).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_ep_post_rdma_write_immediate(
     ep_handle: DatHandle,
@@ -121,7 +120,7 @@ pub unsafe extern "C" fn dat_ep_post_rdma_write_immediate(
     }
 }
 
-/// Adds to a number of the peer's.
+/// Posts a fetch-and-add to a number of the peer.
 ///
 /// # Safety
 /// `result` and `remote_buffer` are null or point to a triplet.
@@ -149,10 +148,10 @@ pub unsafe extern "C" fn dat_ep_post_fetch_add(
     }
 }
 
-/// Replaces a number of the peer's, if it is `compare`.
+/// Posts a compare-and-swap of a number of the peer.
 ///
 /// # Safety
-/// As [`dat_ep_post_fetch_add`].
+/// That of [`dat_ep_post_fetch_add`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_ep_post_compare_swap(
     ep_handle: DatHandle,
@@ -182,7 +181,7 @@ pub unsafe extern "C" fn dat_ep_post_compare_swap(
     }
 }
 
-/// What an event tells besides, in C's words: nothing, unless it is the completion of a DTO.
+/// Converts the details of a DTO completion; other events have none.
 fn detail_of(event: &Event) -> CDtoDetail {
     let detail = match event {
         Event::Dto(done) => done.detail,
@@ -202,10 +201,10 @@ fn detail_of(event: &Event) -> CDtoDetail {
     CDtoDetail { kind, value }
 }
 
-/// `dat_evd_dequeue`, with what the event tells besides.
+/// `dat_evd_dequeue`, with the details of the completion.
 ///
 /// # Safety
-/// `event` and `detail` are null or point to a place for what they are.
+/// `event` and `detail` are null or point to memory for their types.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_evd_dequeue_with_detail(
     evd_handle: DatHandle,
@@ -230,10 +229,10 @@ pub unsafe extern "C" fn dat_evd_dequeue_with_detail(
     })
 }
 
-/// `dat_evd_wait`, likewise.
+/// `dat_evd_wait`, with the details of the completion.
 ///
 /// # Safety
-/// `event`, `nmore` and `detail` are null or point to a place for what they are.
+/// `event`, `nmore` and `detail` are null or point to memory for their types.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_evd_wait_with_detail(
     evd_handle: DatHandle,
@@ -253,10 +252,10 @@ pub unsafe extern "C" fn dat_evd_wait_with_detail(
     } else {
         both.as_mut_ptr()
     };
-    // SAFETY: a place of ours, or null; contract PASSED ON for the other.
+    // SAFETY: `out` is null or a local variable; contract PASSED ON for `nmore`.
     let answer = unsafe { waited(evd_handle, timeout, threshold, out, nmore, made) };
     if answer == 0 {
-        // SAFETY: a call that succeeds has written it.
+        // SAFETY: the call succeeded, so it has written the value.
         let (taken, told) = unsafe { both.assume_init() };
         // SAFETY: contract ROOM.
         unsafe { put(event, taken) };

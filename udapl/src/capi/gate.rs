@@ -1,13 +1,13 @@
-//! Who may touch an adapter: one thread at a time.
+//! Exclusive access to an adapter: one thread at a time.
 //!
-//! DAT asks consumers of a provider that is registered as not thread safe to make one call at a time. A thread that is
-//! blocked in `evd_wait` or `cno_wait` is in a call and yet must not keep the others out; it takes its turns when it
-//! wakes. So there are two ways in:
+//! If a provider is registered as not thread safe, DAT requires consumers to make one call at a time. But a thread
+//! blocked in `evd_wait` or `cno_wait` must not keep other calls out; it needs access only when it wakes. So there
+//! are two ways in:
 //!
-//! - *Turns*, for everything but the hot path: a lock. Whoever takes it also keeps the hot path out.
-//! - *The fast lane*, for posts and dequeues: two plain stores and a load, no locked instruction, no fence. It is for
-//!   one thread at a time, which the consumer sees to; with an instance that was opened as thread safe, or that has
-//!   agents, which a thread of ours calls, it is closed, and posts take turns too.
+//! - *Turns*, for everything but the hot path: a lock. A turn also keeps the hot path out.
+//! - *The fast lane*, for posts and dequeues: two plain stores and a load, no locked instruction, no fence. Only one
+//!   thread at a time may use it, which the consumer guarantees. The lane is closed, and posts take turns too, if the
+//!   instance was opened as thread safe, or if it has agents, which run on a library thread.
 //!
 //! ```text
 //!     fast lane                          turn
@@ -18,16 +18,16 @@
 //!     busy = false                       wanted -= 1; unlock
 //! ```
 //!
-//! Either the fast lane's load sees `wanted`, or its store of `busy` came before the fence that membarrier(2) puts into
-//! its thread, and the turn sees it: the store-load fence the fast lane would need is paid by whoever takes a turn. The
-//! lane is closed and opened in a turn, so nobody is in it then: a reason to keep it closed is added to `wanted` before
-//! the turn takes its own away, and there is no moment in between. Where the kernel has no membarrier(2) it stays
-//! closed.
+//! Either the fast lane's load sees `wanted`; or its store of `busy` came before the fence that membarrier(2)
+//! executes in its thread, and the turn sees `busy`. So the turn pays for the store-load fence that the fast lane
+//! would need. The lane is closed and opened in a turn, when no thread is in it: a reason to keep it closed is added
+//! to `wanted` before the turn removes its own, so that `wanted` is never 0 in between. On a kernel without
+//! membarrier(2) the lane stays closed.
 //!
-//! Where it had one and refuses it later (a seccomp filter that the program has installed since, or no memory), nobody
-//! knows whether somebody is in the lane: there is no turn, then or ever again, and nobody goes on.
+//! If membarrier(2) fails later (a new seccomp filter, or no memory), a turn cannot know if a thread is in the lane.
+//! Then there are no turns any more, and every call fails.
 //!
-//! `models` puts this file over primitives that try every order of events.
+//! `models` runs this file with primitives that try every order of events.
 
 use std::sync::{PoisonError, TryLockError};
 
@@ -39,25 +39,25 @@ use super::primitives::{
 #[repr(C)]
 pub(super) struct Gate {
     busy: AtomicBool,
-    /// Turns asked for, and reasons to keep the fast lane closed.
+    /// Number of turns wanted, plus reasons to keep the fast lane closed.
     wanted: AtomicU32,
     lock: Mutex<()>,
-    /// Why there are no turns any more (errno); 0 while there are.
+    /// The errno for which there are no turns any more; 0 while there are.
     lost: AtomicI32,
 }
 
-/// There is no turn any more: what membarrier(2) answers (errno).
+/// There are no turns any more: the errno of membarrier(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NoTurn(pub(super) i32);
 
-/// A turn, until it is dropped.
+/// A turn; it ends when dropped.
 pub(super) struct Turn<'a> {
     gate: &'a Gate,
     _lock: MutexGuard<'a, ()>,
 }
 
 impl Gate {
-    /// Closed; see [`Gate::open`].
+    /// Creates a gate with a closed lane; see [`Gate::open`].
     pub(super) fn new() -> Self {
         Self {
             busy: AtomicBool::new(false),
@@ -67,26 +67,27 @@ impl Gate {
         }
     }
 
-    /// Opens the fast lane, if it can be had. In a turn.
+    /// Opens the fast lane if membarrier(2) is available. Call it in a turn.
     pub(super) fn open(&self) {
         if has_heavy_fence() {
             self.wanted.fetch_sub(1, Ordering::SeqCst);
         }
     }
 
-    /// Closes what [`Gate::open`] opened. In a turn, or in the lane itself.
+    /// Undoes [`Gate::open`]. Call it in a turn, or in the lane itself.
     pub(super) fn close(&self) {
         if has_heavy_fence() {
             self.wanted.fetch_add(1, Ordering::SeqCst);
         }
     }
 
-    /// Enters the fast lane, unless it is closed or somebody has or wants a turn. Who is in it leaves it.
+    /// Enters the fast lane, unless it is closed or a thread has or wants a turn. On success the caller must leave
+    /// it.
     #[inline(always)]
     pub(super) fn enter(&self) -> bool {
         self.busy.store(true, Ordering::Relaxed);
         light_fence();
-        // Acquire: what the last turn did comes before what we do.
+        // Acquire: the changes of the last turn are visible in the lane.
         if self.wanted.load(Ordering::Acquire) == 0 {
             return true;
         }
@@ -100,23 +101,23 @@ impl Gate {
         self.busy.store(false, Ordering::Release);
     }
 
-    /// Somebody has or wants a turn, or the lane is closed.
+    /// Returns whether a thread has or wants a turn, or the lane is closed.
     #[cfg(test)]
     pub(super) fn is_wanted(&self) -> bool {
         self.wanted.load(Ordering::Relaxed) != 0
     }
 
-    /// Waits for a turn: as long as the calls of others last.
+    /// Waits for a turn, until the calls of other threads have ended.
     ///
     /// # Errors
-    /// [`NoTurn`]: who is in the fast lane cannot be kept out.
+    /// [`NoTurn`]: a thread in the fast lane cannot be kept out.
     pub(super) fn turn(&self) -> Result<Turn<'_>, NoTurn> {
-        // A turn that panicked has poisoned the lock; what it left is dealt with by who caught the panic.
+        // A panic in a turn poisons the lock; the code that caught the panic handles what the turn left.
         let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         self.turn_behind(lock)
     }
 
-    /// Takes a turn if nobody has one. Who is in the lane is waited for, as that is short.
+    /// Takes a turn if no thread has one. It waits for a thread in the lane, because posts are short.
     pub(super) fn try_turn(&self) -> Option<Result<Turn<'_>, NoTurn>> {
         match self.lock.try_lock() {
             Ok(lock) => Some(self.turn_behind(lock)),
@@ -131,9 +132,9 @@ impl Gate {
             return Err(NoTurn(lost));
         }
         let closed = self.wanted.fetch_add(1, Ordering::SeqCst) != 0;
-        // Who keeps the lane closed has made sure of it once and for all.
+        // If the lane was closed before, it is empty already and needs no fence.
         if !closed && let Err(errno) = heavy_fence() {
-            // The lane stays closed to whoever comes by.
+            // `wanted` is not decremented: the lane stays closed.
             self.lost.store(errno, Ordering::Relaxed);
             return Err(NoTurn(errno));
         }

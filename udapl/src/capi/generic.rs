@@ -1,6 +1,6 @@
 //! `dat_set_consumer_context`, `dat_get_consumer_context`, `dat_get_handle_type`.
 
-// UNSAFETY: pointers of a C program are written.
+// UNSAFETY: writes through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
 
 use dat_core::{AnyHandle, DatResult, HandleType, Subtype};
@@ -12,7 +12,7 @@ use super::foreign::foreign;
 use super::table::IaName;
 use super::types::{DatContext, DatHandle, DatReturn};
 
-/// What a handle of any kind names.
+/// Returns the object of a handle of any kind.
 fn any(handle: DatHandle) -> DatResult<(&'static Adapter, IaName, AnyHandle)> {
     object(handle).ok_or(handle_error(Subtype::Handle1))
 }

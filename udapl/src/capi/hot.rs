@@ -1,10 +1,10 @@
 //! Posts and dequeues: the calls a program makes millions of times.
 //!
-//! They are the calls of the Rust interface, made in the fast lane of the adapter if it is open, and else in a turn.
-//! What is no handle of ours, or has arguments that cannot be followed, goes elsewhere first: to another provider, or
-//! back with what is wrong.
+//! They are the calls of the Rust interface, made in the adapter's fast lane if it is open, and otherwise in a turn.
+//! Two cases go to `elsewhere`: a handle that is not of this library may belong to another provider, and invalid
+//! arguments need a detailed error.
 
-// UNSAFETY: pointers of a C program are read and written.
+// UNSAFETY: reads and writes through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
 
 use core::{ptr, slice};
@@ -16,17 +16,17 @@ use dat_core::{
 };
 
 use super::adapter::find;
-use super::answer::{answer, caught, parameter, said};
+use super::answer::{answer, caught, code_of, parameter};
 use super::call::look_up;
 use super::event;
 use super::foreign::foreign;
 use super::table::{Named, handle_of};
 use super::types::{CEvent, DatContext, DatCount, DatHandle, DatReturn};
 
-/// The segments of a post, unless they cannot be followed.
+/// Returns the segments of a post, unless the vector is null or the count negative.
 ///
 /// # Safety
-/// `iov` is null or points to `count` segments, which stay as they are while the answer is used.
+/// `iov` is null or points to `count` segments, which do not change while the result is used.
 #[inline(always)]
 pub(super) unsafe fn segments<'a>(
     count: DatCount,
@@ -40,29 +40,29 @@ pub(super) unsafe fn segments<'a>(
     }
 }
 
-/// A post as the caller gave it.
+/// Arguments of a post.
 #[derive(Clone, Copy)]
 pub(super) struct Request<W> {
     pub(super) ep: DatHandle,
     pub(super) count: DatCount,
     pub(super) iov: *const LmrTriplet,
-    /// None where the peer's memory is not said.
+    /// The kind of post; `None` if the peer's memory is a null pointer.
     pub(super) what: Option<W>,
     pub(super) cookie: DatContext,
     pub(super) flags: u32,
 }
 
 impl<W: Post> Request<W> {
-    /// Makes the post. What is no endpoint of ours, or has arguments that cannot be followed, is answered `elsewhere`.
+    /// Makes the post. Calls `elsewhere` if the endpoint is not of this library, or if the arguments are invalid.
     ///
     /// # Safety
-    /// As [`segments`].
+    /// That of [`segments`].
     #[inline(always)]
     pub(super) unsafe fn post(self, elsewhere: impl FnOnce(Self) -> DatReturn) -> DatReturn {
-        /// The request comes in registers: on the way that is taken mostly nothing of it is written to memory.
+        /// Takes the request in registers: the usual path writes none of it to memory.
         ///
         /// # Safety
-        /// As [`segments`].
+        /// That of [`segments`].
         #[inline(never)]
         unsafe fn longer<W: Post>(
             ep: DatHandle,
@@ -103,15 +103,15 @@ impl<W: Post> Request<W> {
         unsafe { longer(ep, count, iov, what, cookie, flags, elsewhere) }
     }
 
-    /// Makes the post in the fast lane if it has one segment and no flags, as most have; `None`: nothing has happened,
-    /// and [`Self::any`] is next.
+    /// Makes the post in the fast lane if it has one segment and no flags, as most have. `None`: nothing has
+    /// happened, and the caller goes on with [`Self::any`].
     ///
     /// # Safety
-    /// As [`segments`].
-    // Nothing in it has a drop or panics, so that it needs neither the stack nor many registers.
+    /// That of [`segments`].
+    // No drop and no panic inside, so that it needs no stack and few registers.
     #[inline(always)]
     unsafe fn at_once(self) -> Option<DatReturn> {
-        // In one comparison.
+        // count == 1 && flags == 0, in one comparison.
         if self.count.cast_unsigned().wrapping_sub(1) | self.flags != 0 {
             return None;
         }
@@ -125,23 +125,23 @@ impl<W: Post> Request<W> {
         })
     }
 
-    /// Makes any post to an endpoint of ours; `None`: it is none of ours, or the arguments cannot be followed.
+    /// Makes any post to an endpoint of this library. `None`: another library's endpoint, or invalid arguments.
     ///
     /// # Safety
-    /// As [`segments`].
+    /// That of [`segments`].
     unsafe fn any(self) -> Option<DatReturn> {
         let (what, (adapter, ep)) = (self.what?, find::<EpHandle>(self.ep)?);
         // SAFETY: contract PASSED ON.
         let iov = unsafe { segments(self.count, self.iov) }?;
         let flags = CompletionFlags::from_bits_retain(self.flags);
         Some(adapter.fast_or_in_turn(|open| {
-            said(what.post(&mut open.ia, ep, iov, DtoCookie(self.cookie), flags))
+            code_of(what.post(&mut open.ia, ep, iov, DtoCookie(self.cookie), flags))
         }))
     }
 }
 
-/// What is wrong with a post that could not be made: the handle, then the number of segments, then where they are, then
-/// where the peer's memory is.
+/// Returns the error of a post that was not made. It checks the handle, then the number of segments, then their
+/// pointer, then the pointer to the peer's memory.
 pub(super) fn refused<H: Named>(
     handle: DatHandle,
     count: DatCount,
@@ -194,7 +194,7 @@ pub unsafe extern "C" fn dat_ep_post_send(
 /// `dat_ep_post_recv`.
 ///
 /// # Safety
-/// As [`dat_ep_post_send`].
+/// That of [`dat_ep_post_send`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_ep_post_recv(
     ep_handle: DatHandle,
@@ -230,7 +230,7 @@ pub unsafe extern "C" fn dat_ep_post_recv(
 /// `dat_ep_post_rdma_read`.
 ///
 /// # Safety
-/// As [`dat_ep_post_send`]; `remote_buffer` is null or points to a triplet.
+/// That of [`dat_ep_post_send`]; `remote_buffer` is null or points to a triplet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_ep_post_rdma_read(
     ep_handle: DatHandle,
@@ -271,7 +271,7 @@ pub unsafe extern "C" fn dat_ep_post_rdma_read(
 /// `dat_ep_post_rdma_write`.
 ///
 /// # Safety
-/// As [`dat_ep_post_rdma_read`].
+/// That of [`dat_ep_post_rdma_read`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_ep_post_rdma_write(
     ep_handle: DatHandle,
@@ -312,7 +312,7 @@ pub unsafe extern "C" fn dat_ep_post_rdma_write(
 /// `dat_srq_post_recv`.
 ///
 /// # Safety
-/// As [`dat_ep_post_send`].
+/// That of [`dat_ep_post_send`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_srq_post_recv(
     srq_handle: DatHandle,
@@ -321,14 +321,14 @@ pub unsafe extern "C" fn dat_srq_post_recv(
     user_cookie: DatContext,
 ) -> DatReturn {
     caught(|| {
-        // What another provider's arguments are is not ours to look at.
+        // Do not read the arguments of another provider's call.
         if let Some((adapter, srq)) = find::<SrqHandle>(srq_handle) {
             // SAFETY: contract GIVEN.
             let Some(iov) = (unsafe { segments(num_segments, local_iov) }) else {
                 return refused::<SrqHandle>(srq_handle, num_segments, local_iov);
             };
             return adapter.fast_or_in_turn(|open| {
-                said(open.ia.srq_post_recv(srq, iov, DtoCookie(user_cookie)))
+                code_of(open.ia.srq_post_recv(srq, iov, DtoCookie(user_cookie)))
             });
         }
         foreign!(srq_post_recv_func(
@@ -369,7 +369,7 @@ pub unsafe extern "C" fn dat_evd_dequeue(evd_handle: DatHandle, event: *mut CEve
 }
 
 /// # Safety
-/// As [`dat_evd_dequeue`].
+/// That of [`dat_evd_dequeue`].
 #[inline(never)]
 unsafe fn dequeue(handle: DatHandle, event: *mut CEvent) -> DatReturn {
     caught(|| {

@@ -1,9 +1,9 @@
 //! `dat_ia_openv`, `dat_ia_close`, `dat_ia_query`.
 //!
-//! An adapter is opened by the name it has in the registry, or, without one, by the name of a device
+//! An adapter is opened by its name in the registry or, if it has none there, by a device name
 //! ([`ia_open`](crate::ia_open)): `sim:a`, `vfio-user:/run/nic.sock`, `0000:3b:00.2`.
 
-// UNSAFETY: pointers of a C program are read and written.
+// UNSAFETY: reads and writes through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
 
 use core::ffi::{CStr, c_char};
@@ -13,7 +13,9 @@ use std::sync::Arc;
 use dat_core::{CloseFlags, DatError, DatResult, IaAttr, ProviderAttr, Subtype};
 
 use super::adapter::{Adapter, Open, Siblings};
-use super::answer::{answer, call, caught, handle_error, internal, parameter, said, whole};
+use super::answer::{
+    answer, call, caught, code_of, handle_error, internal, parameter, uncancelled,
+};
 use super::argument::{as_count, given, mask, put, text};
 use super::call::look_up;
 use super::directory::Entry;
@@ -29,9 +31,9 @@ use hw_mlx::Address;
 use crate::registry::ProviderInfo;
 use crate::{Ia, NotClosed, OpenOptions};
 
-/// `DAT_EVD_ASYNC_EXISTS`: do not make an async EVD, there is one somewhere.
+/// `DAT_EVD_ASYNC_EXISTS`: do not make an asynchronous EVD, another instance has one.
 const ASYNC_EXISTS: u64 = 1;
-/// `DAT_EVD_OUT_OF_SCOPE`: there is one, and it is not this consumer's.
+/// `DAT_EVD_OUT_OF_SCOPE`: another consumer has one.
 const OUT_OF_SCOPE: u64 = 2;
 /// `DAT_IA_FIELD_ALL`.
 const IA_ALL: u64 = 0x7_ffff_ffff;
@@ -68,7 +70,7 @@ pub unsafe extern "C" fn dat_ia_openv(
             is_thread_safe: thread_safety != 0,
         })
     };
-    whole(|| match resolved() {
+    uncancelled(|| match resolved() {
         Ok(Resolved::Device(device, entry)) => {
             // SAFETY: contract PASSED ON.
             let opened = unsafe {
@@ -81,7 +83,7 @@ pub unsafe extern "C" fn dat_ia_openv(
                     entry,
                 )
             };
-            said(opened.map(drop))
+            code_of(opened.map(drop))
         }
         // SAFETY: the name is not null, and contract PASSED ON.
         Ok(Resolved::Foreign(lease)) => unsafe {
@@ -91,7 +93,7 @@ pub unsafe extern "C" fn dat_ia_openv(
     })
 }
 
-/// There are places for the handles of an opening.
+/// Checks that there are pointers for the handles of an opening.
 fn places(async_evd_handle: *mut DatHandle, ia_handle: *mut DatHandle) -> DatResult<()> {
     given(async_evd_handle, Subtype::Arg3)?;
     if ia_handle.is_null() {
@@ -100,8 +102,8 @@ fn places(async_evd_handle: *mut DatHandle, ia_handle: *mut DatHandle) -> DatRes
     Ok(())
 }
 
-/// Opens a device as thread safe, whatever the registry may know of it. Its address is the first that the device's name
-/// says, if it says one.
+/// Opens a device as thread safe, even if the registry has another entry. Its address is the first one in the
+/// device's name, if any.
 ///
 /// # Safety
 /// The pointers are null or point to handles.
@@ -138,7 +140,7 @@ pub(super) unsafe fn open_device(
 /// Opens a device.
 ///
 /// # Safety
-/// As [`open_device`].
+/// That of [`open_device`].
 unsafe fn opened(
     device: &str,
     async_evd_min_qlen: DatCount,
@@ -174,11 +176,11 @@ unsafe fn opened(
     Ok((adapter, ia))
 }
 
-/// Gives C an IA that Rust has opened, as thread safe or not. It is closed with `dat_ia_close`; to C the device is not
-/// one that can be opened once more.
+/// Gives C an IA that Rust has opened, as thread safe or not. C closes it with `dat_ia_close`, and cannot open a
+/// second instance of its device.
 ///
 /// # Errors
-/// DAT_INSUFFICIENT_RESOURCES: the process has no handle left; the IA has been closed.
+/// DAT_INSUFFICIENT_RESOURCES: the process has no handle left. The IA has been closed.
 pub fn lend(ia: Ia, thread_safe: bool) -> DatResult<DatHandle> {
     let wanted = Wanted {
         async_evd: WantedEvd::New(1),
@@ -208,8 +210,8 @@ fn not_closed(error: NotClosed) -> DatError {
 #[unsafe(no_mangle)]
 pub extern "C" fn dat_ia_close(ia_handle: DatHandle, ia_flags: u32) -> DatReturn {
     if let Some(provider) = foreign::of(ia_handle) {
-        return provider.hand_on(provider.functions.ia_close_func, &[], |function| {
-            // SAFETY: whoever registered the provider has promised that this is its function for this call.
+        return provider.pass_on(provider.functions.ia_close_func, &[], |function| {
+            // SAFETY: contract TABLE: the provider's library registered this function for this call.
             let answer = unsafe { function(ia_handle, ia_flags) };
             if answer == 0 {
                 foreign::closed(&provider, ia_handle);
@@ -228,13 +230,14 @@ pub extern "C" fn dat_ia_close(ia_handle: DatHandle, ia_flags: u32) -> DatReturn
         } = adapter.leave(ia, |open| open.may_leave(flags))?;
         let closing = Closing::new(&instance);
         let held = sleep.hold_time();
-        // Whoever sleeps finds the instance gone.
+        // Threads that sleep in a wait wake up and find the instance closed.
         sleep.kick();
         let closed = crate::ia_close(ia, flags).map(drop).map_err(not_closed);
-        // Who opens another function meanwhile waits for its firmware with the list of open ones in hand.
+        // Release the clock now: opening another function may wait for its firmware while it holds the list of
+        // openings.
         drop(held);
         drop(closing);
-        // The agents have been told, on the thread that tells them.
+        // The agents' thread has called all agents by now.
         drop(instance);
         closed
     })
@@ -288,7 +291,7 @@ pub unsafe extern "C" fn dat_ia_query(
     })
 }
 
-/// Whether an adapter has atomic operations; not, if the handle is none.
+/// Returns whether an adapter has atomic operations; false for an invalid handle.
 pub(super) fn has_atomics(ia_handle: DatHandle) -> bool {
     let found = look_up::<IaName>(ia_handle);
     let asked =
@@ -296,7 +299,7 @@ pub(super) fn has_atomics(ia_handle: DatHandle) -> bool {
     asked.unwrap_or(false)
 }
 
-/// A limit that C's handles share.
+/// A limit that cannot exceed the number of C's handles.
 fn handles(limit: u32) -> DatCount {
     as_count(usize::try_from(limit).unwrap_or(PER_KIND).min(PER_KIND))
 }

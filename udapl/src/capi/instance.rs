@@ -1,19 +1,20 @@
-//! An instance: an adapter as one `dat_ia_openv` of a C program has it.
+//! An instance: the result of one `dat_ia_openv` of a C program.
 //!
-//! Each has an IA, objects, a [gate](super::gate) and a lane of its own, and may be used by a thread of its own; what
-//! instances share is the [adapter's](crate::Adapter). A handle of another instance is as good as none to a call. Its
-//! siblings, and the thread that looks after those whom nobody calls, are in [`siblings`](super::siblings).
+//! Each instance has its own IA, objects, [gate](super::gate) and fast lane, and can be used by its own thread.
+//! Instances share the state of the [adapter](crate::Adapter). To a call, a handle of another instance is invalid.
+//! [`siblings`](super::siblings) has the list of an adapter's instances, and the background thread that makes
+//! progress for idle ones.
 //!
-//! | asynchronous EVD | asked for by | its events |
+//! | asynchronous EVD | requested by | its events |
 //! |---|---|---|
 //! | the IA's own | null | stay there |
-//! | of another instance | its handle | go there, as long as that instance has it |
-//! | none, or none in its reach | DAT_EVD_ASYNC_EXISTS | go to the own ones of all other instances |
+//! | of another instance | its handle | go to that EVD, while it exists |
+//! | none, or out of scope | DAT_EVD_ASYNC_EXISTS | go to the own EVDs of all other instances |
 //!
-//! Events that go to another instance are taken along when a turn ends ([`Strays`]). The IA they name is that of the
-//! EVD.
+//! Events for another instance are taken out in a turn and delivered after it ([`ForwardedEvents`]). They carry the
+//! handle of the IA that owns the EVD.
 
-// UNSAFETY: the tests call the C ABI.
+// UNSAFETY: tests that call the C ABI.
 #![cfg_attr(test, expect(unsafe_code, reason = "calls of the C ABI"))]
 
 use std::sync::Arc;
@@ -34,18 +35,18 @@ use super::upcalls::Upcalls;
 use super::watch::{Call, Watch};
 use crate::Ia;
 
-/// What a program that opens an adapter wants of its asynchronous EVD.
+/// The asynchronous EVD that a program asks for when it opens an adapter.
 #[derive(Clone, Copy)]
 pub(super) enum WantedEvd {
-    /// One of at least that many events.
+    /// A new one, for at least that many events.
     New(u32),
-    /// The one with this handle.
+    /// The existing one with this handle.
     This(DatHandle),
-    /// There is one somewhere.
+    /// None, because another instance has one.
     Exists,
 }
 
-/// What a program that opens an adapter wants.
+/// Arguments of an opening.
 pub(super) struct Wanted {
     pub(super) async_evd: WantedEvd,
     pub(super) thread_safe: bool,
@@ -53,7 +54,7 @@ pub(super) struct Wanted {
 }
 
 impl Instance {
-    /// The instance of an IA that will have this handle.
+    /// Makes the instance of an IA that will have this handle.
     pub(super) fn new(
         ia: &Ia,
         reserved: &Reserved<IaName>,
@@ -78,7 +79,7 @@ impl Instance {
 }
 
 impl Open {
-    /// C's handle of the instance's asynchronous EVD; `None` if it is out of the consumer's scope.
+    /// Returns C's handle of the instance's asynchronous EVD; `None` if it is out of the consumer's scope.
     pub(super) fn async_evd(&mut self, adapter: &'static Adapter) -> Option<DatHandle> {
         match self.instance.async_evd {
             AsyncEvd::Own => Some(self.name(adapter, self.ia.async_evd())),
@@ -90,18 +91,18 @@ impl Open {
         }
     }
 
-    /// Whether the instance may be closed with these flags.
+    /// Checks whether the instance may be closed with these flags.
     ///
     /// # Errors
-    /// DAT_INVALID_STATE|IA_IN_USE: gracefully, and objects of the consumer's are left.
+    /// DAT_INVALID_STATE|IA_IN_USE: the close is graceful, and the consumer still has objects.
     pub(super) fn may_leave(&self, flags: CloseFlags) -> DatResult<()> {
         self.ia.may_close(flags)
     }
 
-    /// Where agents of the instance are told; their thread is started if there is none yet.
+    /// Returns the queue of upcalls to the instance's agents, and starts their thread if it is not running.
     ///
     /// # Errors
-    /// As [`Watch::start`].
+    /// Those of [`Watch::start`].
     pub(super) fn watch(&mut self, adapter: &'static Adapter) -> DatResult<Arc<Upcalls<Call>>> {
         let watch = match self.instance.watch.take() {
             Some(watch) => watch,
@@ -113,12 +114,12 @@ impl Open {
             }
         };
         let upcalls = self.instance.watch.insert(watch).upcalls();
-        adapter.settle_lane_of(self);
+        adapter.set_lane_of(self);
         Ok(upcalls)
     }
 
-    /// Asynchronous events that go to another instance. In a turn.
-    fn events_for_others(&mut self) -> Option<Strays> {
+    /// Takes out asynchronous events for another instance. Call it in a turn.
+    fn events_for_others(&mut self) -> Option<ForwardedEvents> {
         let to = match self.instance.async_evd {
             AsyncEvd::Own => return None,
             AsyncEvd::Given(evd) => Some(handle_of(evd)),
@@ -126,9 +127,9 @@ impl Open {
         };
         let mut events = Vec::new();
         while let Some(event) = self.ia.next_async_event() {
-            events.push(self.told_elsewhere(event));
+            events.push(self.exported_event(event));
         }
-        (!events.is_empty()).then(|| Strays {
+        (!events.is_empty()).then(|| ForwardedEvents {
             siblings: Arc::clone(&self.instance.siblings),
             from: self.instance.name,
             to,
@@ -136,43 +137,43 @@ impl Open {
         })
     }
 
-    /// A dequeue has found nothing, and the IA has looked after all else.
-    pub(super) fn looked_around(&self) {
+    /// Call it after a dequeue of an empty queue, in which the IA took in the events of all its queues.
+    pub(super) fn progressed(&self) {
         self.sleep.kick();
-        self.call_for_strays();
+        self.request_forwarding();
     }
 
-    /// The IA may have looked after all else. In the lane nobody else's turn can be waited for, so the steward comes
-    /// for what is another instance's.
+    /// Call it where the IA may have taken in events of all its queues. In the lane a thread cannot wait for another
+    /// instance's turn, so the background thread delivers that instance's events.
     #[inline]
-    pub(super) fn call_for_strays(&self) {
+    pub(super) fn request_forwarding(&self) {
         if self.instance.async_evd != AsyncEvd::Own && self.ia.has_async_events() {
-            self.instance.siblings.call(self.instance.name);
+            self.instance.siblings.request_progress(self.instance.name);
         }
     }
 
-    /// An event in words that another instance understands: it names objects by C's handles.
-    fn told_elsewhere(&self, event: AsyncEvent) -> AsyncEvent {
+    /// Converts an event for another instance: its object is named by C's handle.
+    fn exported_event(&self, event: AsyncEvent) -> AsyncEvent {
         match event {
-            AsyncEvent::EvdOverflow(evd) => AsyncEvent::EvdOverflow(self.elsewhere(evd)),
-            AsyncEvent::EpBroken(ep) => AsyncEvent::EpBroken(self.elsewhere(ep)),
+            AsyncEvent::EvdOverflow(evd) => AsyncEvent::EvdOverflow(self.exported(evd)),
+            AsyncEvent::EpBroken(ep) => AsyncEvent::EpBroken(self.exported(ep)),
             AsyncEvent::EpSoftHighWatermark(ep) => {
-                AsyncEvent::EpSoftHighWatermark(self.elsewhere(ep))
+                AsyncEvent::EpSoftHighWatermark(self.exported(ep))
             }
-            AsyncEvent::SrqError(srq) => AsyncEvent::SrqError(self.elsewhere(srq)),
-            AsyncEvent::SrqLowWatermark(srq) => AsyncEvent::SrqLowWatermark(self.elsewhere(srq)),
+            AsyncEvent::SrqError(srq) => AsyncEvent::SrqError(self.exported(srq)),
+            AsyncEvent::SrqLowWatermark(srq) => AsyncEvent::SrqLowWatermark(self.exported(srq)),
             AsyncEvent::IaCatastrophic
             | AsyncEvent::ProviderInternalError
             | AsyncEvent::Network(_) => event,
         }
     }
 
-    fn elsewhere<H: Named>(&self, object: H) -> H {
+    fn exported<H: Named>(&self, object: H) -> H {
         let handle = self.known(object).map_or(0, number);
         H::from_parts(as_key(handle), OF_NO_IA)
     }
 
-    /// C's handle of the object that an event is about, of this instance or [of another](Open::told_elsewhere).
+    /// Returns C's handle of an event's object, of this instance or [of another](Open::exported_event).
     pub(super) fn subject<H: Named>(&self, object: H) -> Option<DatHandle> {
         match object.raw() {
             (key, OF_NO_IA) => Some(handle_of(of_key(key))),
@@ -190,9 +191,9 @@ impl Content for Open {
         self.sleep.kick();
     }
 
-    fn strays(&mut self) -> Option<Box<dyn FnOnce()>> {
-        let strays = self.events_for_others()?;
-        Some(Box::new(|| strays.deliver()))
+    fn forwarded(&mut self) -> Option<Box<dyn FnOnce()>> {
+        let events = self.events_for_others()?;
+        Some(Box::new(|| events.deliver()))
     }
 
     fn refused(&self, error: DatError) {
@@ -200,8 +201,8 @@ impl Content for Open {
     }
 }
 
-/// Has the IA look; the agents that are to be called, with C's handles of the EVDs. There are none if the IA is being
-/// closed: who is to be told of the end may not have been named yet.
+/// Makes progress, and returns the agents to call, with C's handles of the EVDs. Returns none if the IA is being
+/// closed: then an EVD may not have a handle yet.
 ///
 /// # Errors
 /// DAT_INTERNAL_ERROR: the adapter is broken.
@@ -211,7 +212,7 @@ fn agents_to_call(
     taken: Taken,
     upcalls: &Upcalls<Call>,
 ) -> DatResult<Vec<(GivenAgent, DatHandle)>> {
-    // The place may serve another opening by now, whose EVDs are nothing to these agents.
+    // The slot may have another opening by now, whose EVDs do not belong to these agents.
     let calls = adapter.turn_if_open(ia, |open| {
         taken.share(&open.ia);
         open.ia.progress();
@@ -226,20 +227,20 @@ fn agents_to_call(
     Ok(calls?.unwrap_or_default())
 }
 
-/// No IA has this number: beside it stands C's handle of an object.
+/// An IA number that is never used: it marks a key that is C's handle of an object.
 const OF_NO_IA: u32 = 0;
 
 /// Asynchronous events on their way to other instances.
-struct Strays {
+struct ForwardedEvents {
     siblings: Arc<Siblings>,
     from: IaName,
-    /// The EVD, by C's handle; all others' own if it is none.
+    /// C's handle of the destination; `None`: the own EVDs of all other instances.
     to: Option<DatHandle>,
     events: Vec<AsyncEvent>,
 }
 
-impl Strays {
-    /// Outside of any turn.
+impl ForwardedEvents {
+    /// Delivers the events. Do not call it in a turn.
     fn deliver(self) {
         let given = self.to.and_then(find_owned::<EvdHandle>);
         let to = match given {
@@ -250,7 +251,7 @@ impl Strays {
             }
         };
         for (Opened { adapter, ia }, evd) in to {
-            // Who has gone is told nothing.
+            // Instances that have been closed get nothing.
             let _gone = adapter.turn_of(ia, |open| {
                 let own = (open.instance.async_evd == AsyncEvd::Own).then(|| open.ia.async_evd());
                 let Some(evd) = evd.or(own) else {
@@ -302,20 +303,21 @@ mod tests {
         for (ia, evd) in opened {
             let evd = evd.expect("in scope");
             let (mut event, mut left) = (MaybeUninit::zeroed(), 0);
-            // SAFETY: places for what the call returns.
+            // SAFETY: contract ROOM for the results.
             let answer =
                 unsafe { dat_evd_wait(evd, u32::MAX, 1, event.as_mut_ptr(), &raw mut left) };
             assert_eq!(answer, 0);
-            // SAFETY: the call has written it.
+            // SAFETY: the call succeeded and has written it.
             let event = unsafe { event.assume_init() };
-            // SAFETY: the member of an asynchronous event.
+            // SAFETY: the event is an asynchronous one, so this member is valid.
             let about = unsafe { event.event_data.asynch_error_event_data.dat_handle };
             assert_eq!((event.event_number, about), (0x08002, ia));
             dat_ia_close(ia, 0);
         }
     }
 
-    /// There is no steward: whoever is about to sleep in one instance has the other look, which its peer waits for.
+    /// There is no background thread here: a thread about to sleep in one instance makes progress in the other one,
+    /// whose peer needs it.
     #[test]
     fn who_sleeps_in_one_instance_has_another_look_first() {
         let fabric = Fabric::pair(1);
@@ -362,17 +364,17 @@ mod tests {
         asks.0.turn_of(asks.1, connects).expect("it asks");
         let next = || {
             let (mut event, mut left) = (MaybeUninit::zeroed(), 0);
-            // SAFETY: places for what the call returns.
+            // SAFETY: contract ROOM for the results.
             let answer =
                 unsafe { dat_evd_wait(events, u32::MAX, 1, event.as_mut_ptr(), &raw mut left) };
             assert_eq!(answer, 0);
-            // SAFETY: the call has written it.
+            // SAFETY: the call succeeded and has written it.
             let event: crate::capi::types::CEvent = unsafe { event.assume_init() };
             event
         };
         let request = next();
         assert_eq!(request.event_number, 0x02001);
-        // SAFETY: the member of a connection request.
+        // SAFETY: the event is a connection request, so this member is valid.
         let cr = unsafe { request.event_data.cr_arrival_event_data.cr_handle };
         let (_, _, cr) = find_owned::<dat_core::CrHandle>(cr).expect("a request");
         let accepts = |open: &mut Open| open.ia.cr_accept(cr, Some(ep), b"");
@@ -388,7 +390,7 @@ mod tests {
         GivenAgent {
             instance_data: 0,
             function: nobody,
-            told: core::convert::identity,
+            map_handle: core::convert::identity,
         }
     }
 
@@ -399,10 +401,9 @@ mod tests {
         (handle, adapter)
     }
 
-    /// Two openings, one after the other, that had the same place: the first, with an EVD of it, and the second's
-    /// handle.
+    /// Two successive openings that used the same slot: the first with one of its EVDs, and the second one's handle.
     fn one_after_the_other() -> (&'static Adapter, (IaName, EvdHandle), DatHandle) {
-        // Tests beside this one take places, too.
+        // Other tests run at the same time and take slots, too.
         for round in 0..20 {
             let (before, adapter) = opened(&format!("sim:place-{round}"));
             let of_it = adapter.turn(|open| Ok((open.instance.name, open.ia.async_evd())));

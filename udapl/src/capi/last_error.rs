@@ -1,16 +1,15 @@
-//! `dat_last_error_text`: why the last call of a thread was refused, beyond the number that it answered.
+//! `dat_last_error_text`: details of the last error of a thread, beyond the error code.
 //!
-//! A `DAT_RETURN` has room for a type and a subtype. What is known besides is a sentence: the argument, the state, what
-//! the device or the system said. Each refusal goes by [`answer`](super::answer::answer), which notes it here, for the
-//! thread that it happened on; nothing is formatted until somebody asks.
+//! A `DAT_RETURN` has only a type and a subtype. The details are a sentence: the argument, the state, an error of the
+//! device or the system. [`answer`](super::answer::answer) records every error here, for the thread that got it.
+//! Nothing is formatted before the program asks.
 //!
-//! Most sentences are constants and lie in the [`DatError`]. Those with numbers and names of their own
-//! ([`because_of`]) wait here for the error that they belong to, and are forgotten if another one comes.
+//! Most sentences are constants inside the [`DatError`]. Sentences with numbers and names ([`because_of`]) are stored
+//! here until a call returns their error, and are dropped if another error comes first.
 //!
-//! An EVD that has no event and a wait that is over are answers, not refusals: they change nothing here, and cost
-//! nothing.
+//! DAT_QUEUE_EMPTY and DAT_TIMEOUT_EXPIRED are not recorded, so that polling costs nothing.
 
-// UNSAFETY: a pointer of a C program is written.
+// UNSAFETY: writes through a pointer of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
 
 use core::cell::RefCell;
@@ -23,17 +22,17 @@ use dat_core::{DatError, ReturnType, Subtype};
 use super::argument::put;
 use super::types::DatReturn;
 
-/// Which refusals send a reader to what the device said.
+/// Marks details that refer to the device's error.
 const SEE_DEVICE: &str = "see last_device_error";
 
 #[derive(Default)]
 struct Last {
     error: Option<DatError>,
-    /// What is known of that error besides.
+    /// Details of the error that its constant lacks.
     sentence: String,
-    /// The same for an error that has not been answered yet.
+    /// An error that no call has returned yet, with its sentence.
     waiting: Option<(DatError, String)>,
-    /// What C was given.
+    /// The text that C was given.
     text: CString,
 }
 
@@ -41,7 +40,7 @@ thread_local! {
     static LAST: RefCell<Last> = RefCell::default();
 }
 
-/// Notes what a call has answered.
+/// Records the error that a call returns.
 pub(super) fn note(error: DatError) {
     if matches!(
         error.return_type(),
@@ -56,13 +55,13 @@ pub(super) fn note(error: DatError) {
     });
 }
 
-/// An error, with the sentence that it has no room for.
+/// Stores a sentence with numbers and names for an error.
 pub(super) fn because_of(error: DatError, sentence: &dyn Display) -> DatError {
     change(|last| last.waiting = Some((error, sentence.to_string())));
     error
 }
 
-/// What the device said, if the error sends its reader there, or is about an address that it names.
+/// Stores the device's error, if the given error refers to it or concerns an address that the device's error names.
 pub(super) fn device_said(error: DatError, said: Option<&str>) {
     if let Some(said) = said
         && (error.detail().contains(SEE_DEVICE) || error.subtype() == Subtype::AddressUnreachable)
@@ -71,7 +70,7 @@ pub(super) fn device_said(error: DatError, said: Option<&str>) {
     }
 }
 
-/// A thread that ends has nobody to tell.
+/// Changes the thread's state. Does nothing in a thread that is ending.
 fn change(work: impl FnOnce(&mut Last)) {
     let _over = LAST.try_with(|last| {
         if let Ok(mut last) = last.try_borrow_mut() {
@@ -97,11 +96,11 @@ impl Last {
     }
 }
 
-/// The number that this thread's last refused call answered, and why. Never fails: before a first refusal it is 0 and
-/// an empty string. The text is there until the thread asks again or ends.
+/// Returns the code of this thread's last error, and its text. Never fails: before the first error the code is 0 and
+/// the text empty. The text is valid until the thread calls this again or ends.
 ///
 /// # Safety
-/// `refused` and `text` are null or point to a place for what they are.
+/// `refused` and `text` are null or point to memory for their types.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_last_error_text(
     refused: *mut DatReturn,

@@ -1,17 +1,17 @@
-//! `DAT_LOG`: what the library does, on the error stream of a program that knows nothing of `tracing`.
+//! `DAT_LOG`: logs the library's activity to standard error, for programs that do not use `tracing`.
 //!
-//! `DAT_LOG=debug` has every refusal and command told, as lines like
+//! `DAT_LOG=debug` logs every error and command, as lines like
 //!
 //! ```text
 //! dat[4711] DEBUG udapl::capi::answer: refused error=DAT_INVALID_HANDLE|DAT_INVALID_HANDLE_EP (0x8004000c)
 //! ```
 //!
-//! The value is the lowest level that is told (`error`, `warn`, `info`, `debug`, `trace`, `off`), or a list with levels
-//! of parts, `warn,hw_mlx=trace`; the longest part that a line's target begins with decides. A Rust program that has a
-//! subscriber of its own keeps it. Nothing is told by default: the error stream is the program's.
+//! The value is the lowest level to log (`error`, `warn`, `info`, `debug`, `trace`, `off`), or a list of levels by
+//! module, as in `warn,hw_mlx=trace`; the longest prefix of a line's target decides. A Rust program's own subscriber
+//! stays in use. Nothing is logged by default: standard error belongs to the program.
 //!
-//! This is a subscriber of three dozen lines, and not that of `tracing-subscriber`, which would bring its crates into
-//! every program that links the library.
+//! This subscriber has three dozen lines. `tracing-subscriber` would bring its crates into every program that links
+//! the library.
 
 use core::fmt::{self, Write as _};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -23,10 +23,10 @@ use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// The variable.
+/// Environment variable.
 const VARIABLE: &str = "DAT_LOG";
 
-/// Begins to tell, the first time that it is called, if the environment says so.
+/// Starts logging on the first call, if the environment asks for it.
 pub(super) fn begin() {
     static BEGUN: Once = Once::new();
     BEGUN.call_once(|| {
@@ -34,7 +34,7 @@ pub(super) fn begin() {
             return;
         };
         match Wanted::parse(&wanted) {
-            // One that the program has set stays.
+            // Fails if the program has set a subscriber.
             Ok(wanted) => drop(tracing::subscriber::set_global_default(Log {
                 wanted,
                 spans: AtomicU64::new(1),
@@ -47,13 +47,13 @@ pub(super) fn begin() {
     });
 }
 
-/// Parts of the library and the lowest level that is told of each; the one without a name is all of it.
+/// Modules with the lowest level to log; the entry without a name is for all others.
 #[derive(Debug, PartialEq)]
 struct Wanted(Vec<(String, LevelFilter)>);
 
 impl Wanted {
     /// # Errors
-    /// The word that says nothing.
+    /// The malformed word.
     fn parse(text: &str) -> Result<Self, String> {
         let words = text.split(',').map(str::trim).filter(|it| !it.is_empty());
         let parsed = words.map(|word| {
@@ -74,7 +74,7 @@ impl Wanted {
 
 struct Log {
     wanted: Wanted,
-    /// Numbers of spans, which are counted and not told.
+    /// Number of spans. They get IDs and are not logged.
     spans: AtomicU64,
 }
 
@@ -96,7 +96,8 @@ impl Subscriber for Log {
     fn record_follows_from(&self, _span: &Id, _follows: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        // A line is written at once, so that those of several threads do not mix. Nobody is told that nobody reads it.
+        // One write for each line, so that lines of several threads do not mix. Ignore an error: there is no reader
+        // to report it to.
         let _unread = stderr().write_all(line(event).as_bytes());
     }
 
@@ -126,7 +127,7 @@ impl Visit for Line {
             "message" => write!(self.0, " {value:?}"),
             name => write!(self.0, " {name}={value:?}"),
         };
-        // PANIC: memory is always written to.
+        // PANIC: writing to a `String` does not fail.
         written.expect("a string");
     }
 }

@@ -1,10 +1,10 @@
-//! Many posts behind one doorbell, many events by one call. DAT 1.2 has no such calls; operations have the numbers of
-//! DAT 2.0's DAT_DTOS where they have one there.
+//! Many posts with one doorbell, many events in one call. DAT 1.2 has no such calls. Operations have the numbers of
+//! DAT 2.0's DAT_DTOS where it has them.
 //!
-//! Each does what the single calls do, in their order, until one is refused. Handles of other providers are not taken:
-//! their tables of functions have no such calls.
+//! Each call works like the single calls in the same order, and stops at the first error. Handles of other providers
+//! are refused: their tables of functions have no such calls.
 
-// UNSAFETY: pointers of a C program are read and written.
+// UNSAFETY: reads and writes through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
 
 use core::mem::MaybeUninit;
@@ -18,7 +18,7 @@ use dat_core::{
 };
 
 use super::adapter::{Adapter, Open};
-use super::answer::{answer, caught, parameter, said};
+use super::answer::{answer, caught, code_of, parameter};
 use super::argument::{as_count, put};
 use super::call::look_up;
 use super::event;
@@ -27,7 +27,7 @@ use super::table::{Named, handle_of};
 use super::types::{CEvent, CPost, DatCount, DatHandle, DatReturn, operation};
 
 impl CPost {
-    /// Its segments.
+    /// Returns its segments.
     ///
     /// # Safety
     /// `local_iov` is null or points to `num_segments` segments.
@@ -40,7 +40,7 @@ impl CPost {
     /// Adds it to a batch.
     ///
     /// # Safety
-    /// As [`CPost::segments`]; `remote_buffer` is null or points to a triplet.
+    /// That of [`CPost::segments`]; `remote_buffer` is null or points to a triplet.
     #[inline(always)]
     unsafe fn add<P: Provider>(&self, batch: &mut Batch<'_, P>) -> DatResult<()> {
         // SAFETY: contract PASSED ON.
@@ -60,8 +60,8 @@ impl CPost {
         }
     }
 
-    /// Adds it, if it is of those that DAT 1.2 lacks.
-    // Kept apart, so that what most posts are needs neither its registers nor its stack.
+    /// Adds an operation that DAT 1.2 lacks to the batch.
+    // A function of its own, so that the usual posts do not pay for its registers and stack.
     #[inline(never)]
     fn add_beyond_dat<P: Provider>(
         &self,
@@ -105,10 +105,10 @@ impl CPost {
     }
 }
 
-/// As many `T` as the caller says there are.
+/// Returns a slice of the caller's array.
 ///
 /// # Safety
-/// `list` is null or points to `count` of them, which stay as they are while the answer is used.
+/// `list` is null or points to `count` elements, which do not change while the result is used.
 unsafe fn listed<'a, T>(count: DatCount, list: *const T) -> DatResult<&'a [T]> {
     match usize::try_from(count) {
         Ok(0) => Ok(&[]),
@@ -119,10 +119,10 @@ unsafe fn listed<'a, T>(count: DatCount, list: *const T) -> DatResult<&'a [T]> {
     }
 }
 
-/// Posts a list by `post`, which counts what it has posted.
+/// Posts an array by `post`, which counts its successful posts.
 ///
 /// # Safety
-/// `posts` as for [`listed`], `posted` as for [`put`].
+/// `posts` as in [`listed`], `posted` as in [`put`].
 #[inline(always)]
 unsafe fn post_many<H: Named>(
     handle: DatHandle,
@@ -144,17 +144,18 @@ unsafe fn post_many<H: Named>(
             let answered = post(open, object, posts, &mut done);
             // SAFETY: contract PASSED ON.
             unsafe { put(posted, as_count(done)) };
-            said(answered)
+            code_of(answered)
         })
     })
 }
 
-/// Posts to an endpoint, in this order: requests behind one doorbell, receives by one doorbell record. `num_posted`
-/// says how many were; the answer is that of the first that was refused, as its own call would have given it.
+/// Posts to an endpoint in the order of the array: requests with one doorbell, receives with one doorbell record.
+/// `num_posted` is the number of successful posts. The result is the first error, the same that the single call would
+/// have returned.
 ///
 /// # Safety
-/// `posts` is null or points to `num_posts` posts whose pointers are what
-/// [`dat_ep_post_rdma_write`](super::dat_ep_post_rdma_write) takes; `num_posted` is null or points to a place.
+/// `posts` is null or points to `num_posts` posts with the pointers of
+/// [`dat_ep_post_rdma_write`](super::dat_ep_post_rdma_write); `num_posted` is null or points to a count.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_ep_post_many(
     ep_handle: DatHandle,
@@ -176,10 +177,10 @@ pub unsafe extern "C" fn dat_ep_post_many(
     unsafe { post_many(ep_handle, (num_posts, posts), num_posted, post) }
 }
 
-/// Posts buffers to an SRQ likewise. Their operation is DAT_POST_RECV, and they have no flags.
+/// Posts buffers to an SRQ in the same way. Their operation is DAT_POST_RECV, and they have no flags.
 ///
 /// # Safety
-/// As [`dat_ep_post_many`].
+/// That of [`dat_ep_post_many`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_srq_post_many(
     srq_handle: DatHandle,
@@ -204,11 +205,10 @@ pub unsafe extern "C" fn dat_srq_post_many(
     unsafe { post_many(srq_handle, (num_posts, posts), num_posted, post) }
 }
 
-/// Takes as many events as there are and as there is room for, oldest first. How many says `num_events`: finding none
-/// is no error.
+/// Takes events until the EVD or the space is exhausted, oldest first. `num_events` is their number; 0 is no error.
 ///
 /// # Safety
-/// `events` is null or points to room for `max_events` events; `num_events` is null or points to a place.
+/// `events` is null or points to memory for `max_events` events; `num_events` is null or points to a count.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_evd_dequeue_many(
     evd_handle: DatHandle,
@@ -239,12 +239,12 @@ pub unsafe extern "C" fn dat_evd_dequeue_many(
             let taken = take(adapter, open, (evd_handle, evd), places);
             // SAFETY: not null, so contract ROOM holds.
             unsafe { num_events.write(as_count(taken.unwrap_or(0))) };
-            said(taken.map(|_| ()))
+            code_of(taken.map(|_| ()))
         })
     })
 }
 
-/// Fills places with events; how many.
+/// Fills an array with events and returns their number.
 fn take(
     adapter: &'static Adapter,
     open: &mut Open,
@@ -265,11 +265,11 @@ fn take(
         }
         let event = match open.ia.evd_dequeue(evd) {
             Ok(Some(event)) => {
-                open.call_for_strays();
+                open.request_forwarding();
                 event
             }
             Ok(None) => {
-                open.looked_around();
+                open.progressed();
                 return Ok(taken);
             }
             Err(_) if taken != 0 => return Ok(taken),

@@ -1,6 +1,6 @@
 //! The calls of PZ, LMR and RMR.
 
-// UNSAFETY: pointers of a C program are read and written, and its memory is lent to the device.
+// UNSAFETY: reads and writes through pointers of a C program, and lends its memory to the device.
 #![expect(unsafe_code, reason = "the caller's pointers and memory")]
 
 use core::ffi::c_void;
@@ -92,10 +92,10 @@ pub extern "C" fn dat_pz_free(pz_handle: DatHandle) -> DatReturn {
     })
 }
 
-/// The caller's memory, lent to the device.
+/// Makes device memory of the caller's memory.
 ///
 /// # Safety
-/// The memory is there until the LMR made of it is freed, and the program knows that a device writes to it.
+/// The memory stays mapped until its LMR is freed, and the program accepts that the device writes to it.
 unsafe fn lent(open: &Open, address: *mut c_void, length: u64) -> DatResult<DmaMemory> {
     let bytes = usize::try_from(length).map_err(|_| parameter(Subtype::Arg4))?;
     if bytes == 0 || address.addr().checked_add(bytes).is_none() {
@@ -123,8 +123,8 @@ unsafe fn lent(open: &Open, address: *mut c_void, length: u64) -> DatResult<DmaM
 /// `dat_lmr_create`.
 ///
 /// # Safety
-/// The memory that the description names is there until the LMR is freed. The cookie of shared memory and the
-/// pointers behind are null or point to what the header says.
+/// The described memory stays mapped until the LMR is freed. The cookie of shared memory and the following pointers
+/// are null or point to what the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_lmr_create(
     ia_handle: DatHandle,
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn dat_lmr_create(
     registered_size: *mut u64,
     registered_address: *mut u64,
 ) -> DatReturn {
-    // Of a region made from another one, the description is that one's handle.
+    // For a region made from another one, the description is that region's handle.
     let origin = match mem_type {
         LMR => region_description.virtual_address,
         _ => null_mut(),
@@ -279,10 +279,10 @@ pub extern "C" fn dat_lmr_free(lmr_handle: DatHandle) -> DatReturn {
     })
 }
 
-/// A call that makes a range of memory agree with what the device sees.
+/// Runs a call that synchronizes memory with the device.
 ///
 /// # Safety
-/// `segments` is null or points to `count` of them.
+/// `segments` is null or points to `count` segments.
 unsafe fn sync(
     ia: DatHandle,
     segments: *const LmrTriplet,
@@ -333,7 +333,7 @@ pub unsafe extern "C" fn dat_lmr_sync_rdma_read(
 /// `dat_lmr_sync_rdma_write`.
 ///
 /// # Safety
-/// As [`dat_lmr_sync_rdma_read`].
+/// That of [`dat_lmr_sync_rdma_read`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_lmr_sync_rdma_write(
     ia_handle: DatHandle,

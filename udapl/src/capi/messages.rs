@@ -1,4 +1,4 @@
-//! What `dat_strerror` says, as texts C can read for as long as the program runs.
+//! Texts of `dat_strerror` as C strings that are never freed.
 
 use core::ffi::CStr;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ static TEXTS: LazyLock<BTreeMap<&'static str, CString>> = LazyLock::new(|| {
         .collect()
 });
 
-/// The names of type and subtype of a return value.
+/// Returns the names of a code's type and subtype.
 pub(super) fn messages(value: u32) -> Option<(&'static CStr, &'static CStr)> {
     let (major, minor) = strerror(value)?;
     Some((TEXTS.get(major)?, TEXTS.get(minor)?))

@@ -1,37 +1,37 @@
 //! The C ABI: DAT 1.2 as `dat/udat.h` declares it, for programs that link `-ldat`.
 //!
-//! A call here does four things: it finds what its handles stand for (`table`), gets its turn at the adapter
-//! (`gate`), makes the call of the same name on the [`Ia`](crate::Ia), and writes what comes of it where the caller's
-//! pointers say. What a call means, and what it answers, is said there.
+//! A call here has four steps. It finds the objects of its handles (`table`), gets exclusive access to the adapter
+//! (`gate`), calls the method of the same name of the [`Ia`](crate::Ia), and writes the results through the caller's
+//! pointers. The method documents the meaning and the errors of the call.
 //!
-//! | from C | is |
+//! | in C | here |
 //! |---|---|
-//! | a handle | a number, looked up and never followed: what names nothing is DAT_INVALID_HANDLE with the subtype of the kind, unless it is an object of another library's provider ([`foreign`]) |
+//! | a handle | a number, looked up and never dereferenced. A handle of no object is DAT_INVALID_HANDLE with the subtype of the kind, unless it belongs to another library's provider ([`foreign`]) |
 //! | an enumeration, flags | a number, checked |
-//! | a pointer | null, or memory of the type the header says: by contract, below |
-//! | a thread that is cancelled | goes on until the call is over (`cancel`) |
-//! | a panic of ours | does not get out: the call answers DAT_INTERNAL_ERROR and the adapter is put away |
+//! | a pointer | null, or memory of the type in the header; the contracts below say which |
+//! | pthread_cancel(3) | delayed until the end of the call (`cancel`) |
+//! | a panic of the library | does not unwind into C: the call returns DAT_INTERNAL_ERROR, and the adapter is broken from then on |
 //!
 //! # Contracts
 //!
-//! What a C program promises with its arguments, by the names that SAFETY comments use. The library checks what it can,
-//! which is null and ranges of numbers; where a pointer leads only the program knows. A `# Safety` section says which
-//! arguments a contract is about, in the words of `dat/udat.h`.
+//! The promises of a C program about its arguments, by the names that SAFETY comments use. The library checks for
+//! null and for ranges of numbers; it cannot check where a pointer leads. A `# Safety` section names the arguments of
+//! a contract, in the words of `dat/udat.h`.
 //!
-//! | Contract | The program promises | Who checks |
+//! | Contract | The program promises | Checked by |
 //! |---|---|---|
-//! | GIVEN | a pointer to read from is null, or leads to as many values of its type as the call says, aligned, which nobody writes until the call returns | null: the call, before it reads. The rest: nobody |
-//! | TEXT | the same for a string with its NUL | as GIVEN |
-//! | ROOM | a pointer to write to is null, or leads to memory for a value of its type, aligned, which nobody else reads or writes until the call returns | null: the call, or `call::put`, which leaves it out. The rest: nobody |
-//! | LENT | memory that is registered stays mapped and is the program's until the LMR is freed or the adapter closed; the device reads and writes it meanwhile | length and overflow: `lmr_create`. That it is mapped: pinning it, which fails |
-//! | AGENT | the function may be called with its word, once, from another thread, until it is taken back or the adapter is closed | a missing function: the call. The rest: nobody |
-//! | TABLE | a provider's table of functions has the size of its version and stays where it is while it is registered | the address, by process_vm_readv(2); the rest: whoever wrote the library |
-//! | PASSED ON | the arguments of this call, as they came, go to a function of ours with the same `# Safety` | that function |
+//! | GIVEN | a pointer to read from is null, or leads to aligned values of its type, as many as the call says, which no thread writes before the call returns | null: the call, before it reads. The rest: not checked |
+//! | TEXT | the same for a string with its NUL | like GIVEN |
+//! | ROOM | a pointer to write to is null, or leads to aligned memory for a value of its type, which no other thread reads or writes before the call returns | null: the call; `call::put` writes nothing then. The rest: not checked |
+//! | LENT | registered memory stays mapped and owned by the program until the LMR is freed or the adapter closed; the device reads and writes it meanwhile | length and overflow: `lmr_create`. The mapping: pinning, which fails |
+//! | AGENT | the function may be called with its argument, once, from another thread, until it is removed or the adapter is closed | a null function: the call. The rest: not checked |
+//! | TABLE | a provider's table of functions has the size of its version and is not moved or freed while it is registered | the address, by process_vm_readv(2). The rest: the author of the library |
+//! | PASSED ON | the arguments of this call are passed unchanged to a function of this library with the same `# Safety` | that function |
 //!
-//! An adapter is registered both as thread safe and as not. Opened as not thread safe, which is what the header asks
-//! for unless `DAT_THREADSAFE` says otherwise, calls for one instance are made one at a time, except that others may be
-//! made while a thread is blocked in `dat_evd_wait` or `dat_cno_wait`; posts and dequeues then lock nothing. Opened as
-//! thread safe, all calls may be made at all times.
+//! An adapter is registered both as thread safe and as not thread safe. The header opens it as not thread safe unless
+//! `DAT_THREADSAFE` is set. Then the program makes one call at a time for one instance, except while a thread is
+//! blocked in `dat_evd_wait` or `dat_cno_wait`; posts and dequeues take no lock. On an adapter opened as thread safe,
+//! any call may be made at any time.
 
 #![expect(
     clippy::not_unsafe_ptr_arg_deref,

@@ -1,7 +1,7 @@
-//! Transport-specific attributes of an endpoint (`DAT_NAMED_ATTR`): a name and a text each, which
-//! [`EpTransport`] understands.
+//! Transport-specific attributes of an endpoint (`DAT_NAMED_ATTR`), each a name and a text; [`EpTransport`] parses
+//! them.
 
-// UNSAFETY: pointers of a C program are read.
+// UNSAFETY: reads through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
 
 use core::ffi::CStr;
@@ -13,10 +13,10 @@ use super::argument::count;
 use super::last_error::because_of;
 use super::types::{CEpAttr, CNamedAttr};
 
-/// More than there are settings, and so many that a count that was never set is noticed.
+/// Limit on the number of attributes, above the number of settings. It catches a count that was never initialized.
 const MOST: usize = 64;
 
-/// What the transport-specific attributes of an endpoint set.
+/// Returns the settings in the transport-specific attributes of an endpoint.
 pub(super) fn settings(given: &CEpAttr, argument: Subtype) -> DatResult<EpTransport> {
     let refused = |why| parameter(argument).because(why);
     let entries = count(given.ep_transport_specific_count, argument)?;
@@ -31,7 +31,7 @@ pub(super) fn settings(given: &CEpAttr, argument: Subtype) -> DatResult<EpTransp
     if given.ep_transport_specific.is_null() {
         return Err(refused("ep_transport_specific is null"));
     }
-    // SAFETY: contract GIVEN: not null, and so many entries are there.
+    // SAFETY: contract GIVEN: the pointer is not null and leads to `entries` elements.
     let list = unsafe { core::slice::from_raw_parts(given.ep_transport_specific, entries) };
     for CNamedAttr { name, value } in list {
         if name.is_null() || value.is_null() {

@@ -1,13 +1,13 @@
-//! Which devices C programs have open. Opening one of them once more makes another [instance](super::instance) of the
-//! same adapter; any other is opened.
+//! The devices that C programs have open. Opening an open device again makes another [instance](super::instance) of
+//! the same adapter; any other device is opened.
 //!
-//! A device is known by what its name says once the registry has been asked, however it is spelled. What else the name
-//! says ([`name`](crate::name)) must be what the first opening has asked for, or less: an adapter does not change its
-//! addresses for another opening. If it is more, or the device is open elsewhere, in Rust or in another process, the
-//! answer is that of the device: it is in use.
+//! Devices are compared by their names after the registry's lookup, independent of spelling. The other options in the
+//! name ([`name`](crate::name)) must be a subset of those of the first opening, because an open adapter does not
+//! change its addresses. If there are others, or if Rust code or another process has the device open, the result is
+//! the device's error: in use.
 //!
-//! Openings are made one at a time, so that two at once of one device are two instances; who opens a device that is
-//! just being closed waits until it is.
+//! Openings are serialized, so that two concurrent ones of one device make two instances. Opening a device that is
+//! being closed waits for the end of the close.
 
 use core::time::Duration;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -24,7 +24,7 @@ use super::siblings;
 use super::table::{IaName, Reserved};
 use crate::{Ia, OpenError, OpenOptions};
 
-/// What an error of opening is in DAT's numbers. Its sentence goes to the log, and to who asks for it.
+/// Converts an error of opening to DAT's code. Its sentence is logged and kept for `dat_last_error_text`.
 pub(super) fn dat_error(error: OpenError) -> DatError {
     tracing::warn!(%error, "adapter");
     let sentence = error.to_string();
@@ -67,7 +67,7 @@ fn number_of(error: OpenError) -> DatError {
             MlxError::Dma(_) | MlxError::TooManyPages { .. } => {
                 DatError::new(ReturnType::InsufficientResources, Subtype::ResourceMemory)
             }
-            // The machine's side of the function, as before the bring-up.
+            // A failure on the host's side, as before the bring-up.
             MlxError::Function(_) | MlxError::Random(_) => {
                 DatError::new(ReturnType::InsufficientResources, Subtype::ResourceDevice)
             }
@@ -99,7 +99,7 @@ fn number_of(error: OpenError) -> DatError {
     }
 }
 
-/// A device.
+/// Identity of a device.
 #[derive(PartialEq, Eq)]
 enum Device {
     Pci(PciAddress),
@@ -113,27 +113,27 @@ impl Device {
     }
 }
 
-/// A device that is open.
+/// An open device.
 struct Opening {
     device: Device,
     options: OpenOptions,
     adapter: crate::Adapter,
     siblings: Arc<Siblings>,
-    /// Instances that are open, or being closed.
+    /// Number of instances that are open or being closed.
     count: usize,
 }
 
 static OPEN: Mutex<Vec<Opening>> = Mutex::new(Vec::new());
-/// One of them has been closed.
+/// Signalled when an instance has been closed.
 static CLOSED: Condvar = Condvar::new();
-/// Longer than it takes to close a device.
+/// Limit on waiting for a close; a close is shorter.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn openings() -> MutexGuard<'static, Vec<Opening>> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether an adapter that was opened with `has` is what `wants` asks for.
+/// Returns whether an adapter opened with `has` satisfies `wants`.
 fn serves(has: &OpenOptions, wants: &OpenOptions) -> bool {
     let (simulated, wanted) = (&has.simulated, &wants.simulated);
     wants
@@ -150,16 +150,16 @@ fn serves(has: &OpenOptions, wants: &OpenOptions) -> bool {
         && (wanted.link.is_none() || wanted.link == simulated.link)
 }
 
-/// Opens a device, or an open one once more.
+/// Opens a device, or another instance of an open one.
 ///
 /// # Errors
 /// Those of [`ia_open`](crate::ia_open), of [`Adapter::instance`](crate::Adapter::instance) and of [`guard`].
-/// DAT_INVALID_HANDLE|EVD_ASYNC: an asynchronous EVD was given, and the device is not open.
+/// DAT_INVALID_HANDLE|EVD_ASYNC: an asynchronous EVD was given, but the device is not open.
 pub(super) fn open(device: &str, wanted: Wanted) -> DatResult<(&'static Adapter, IaName)> {
-    // Before the first lock: in a child of fork its holder may be gone.
+    // Before the first lock: in a child of fork its holder may be missing.
     guard()?;
     let mut options = OpenOptions::default();
-    // What DAT does not know is told to who asks for it (`events=all`).
+    // Network events are not in DAT 1.2: they are off unless the name says `events=all`.
     options.ia.network_events = false;
     if let WantedEvd::New(qlen) = wanted.async_evd {
         options.ia.async_evd_min_qlen = qlen;
@@ -200,7 +200,7 @@ pub(super) fn open(device: &str, wanted: Wanted) -> DatResult<(&'static Adapter,
     Ok((adapter, first))
 }
 
-/// One more instance of what is open; `None`: it is just being closed.
+/// Opens another instance of an open device. `None`: the device is being closed.
 fn another(
     one: &mut Opening,
     asked: &OpenOptions,
@@ -210,7 +210,7 @@ fn another(
         WantedEvd::This(evd) => Some(evd),
         WantedEvd::New(_) | WantedEvd::Exists => None,
     };
-    one.siblings.look_after()?;
+    one.siblings.start_background()?;
     given.map_or(Ok(()), |evd| one.siblings.lend(evd))?;
     let made = match one.adapter.instance(asked.ia) {
         Ok(ia) => adopt(ia, wanted, Arc::clone(&one.siblings)).map(Some),
@@ -218,7 +218,7 @@ fn another(
         Err(error) => Err(dat_error(error)),
     };
     if let Some(evd) = given {
-        one.siblings.is_made(evd);
+        one.siblings.end_lending(evd);
     }
     one.count += usize::from(matches!(made, Ok(Some(_))));
     made
@@ -230,10 +230,10 @@ impl Opening {
     }
 }
 
-/// Gives C an IA, as one of these siblings.
+/// Gives C an IA, as one of these instances.
 ///
 /// # Errors
-/// DAT_INSUFFICIENT_RESOURCES: the process has no handle left, or those of [`guard`]; the IA has been closed.
+/// DAT_INSUFFICIENT_RESOURCES: the process has no handle left. Those of [`guard`]. The IA has been closed.
 pub(super) fn adopt(
     ia: Ia,
     wanted: &Wanted,
@@ -243,10 +243,10 @@ pub(super) fn adopt(
         guard()?;
         Ok((Reserved::<IaName>::new()?, siblings::interrupt()?))
     };
-    let (reserved, attendant) = match prepared() {
+    let (reserved, notify) = match prepared() {
         Ok(prepared) => prepared,
         Err(error) => {
-            // Nothing is in it; what the teardown has to say is in the log.
+            // It has no objects; errors of the teardown are logged.
             let _closed = crate::ia_close(ia, CloseFlags::Abrupt);
             return Err(error);
         }
@@ -257,14 +257,14 @@ pub(super) fn adopt(
     adapter.turn_of(name, |open| {
         let given = open.async_evd(adapter);
         let given = given.filter(|_| matches!(wanted.async_evd, WantedEvd::This(_)));
-        siblings.join(Opened { adapter, ia: name }, &open.ia, given, attendant);
+        siblings.join(Opened { adapter, ia: name }, &open.ia, given, notify);
         Ok(())
     })?;
     adapter.set_when_broken(Some(Box::new(move || siblings.has_broken(name))));
     Ok((adapter, name))
 }
 
-/// An instance that is being closed; closed when this is dropped.
+/// An instance that is being closed. Dropping this ends the close.
 pub(super) struct Closing(Arc<Siblings>);
 
 impl Closing {
@@ -301,7 +301,7 @@ mod tests {
 
     use super::*;
 
-    /// Every step of a bring-up allocates, and under RLIMIT_AS each of them can be the one that finds no memory.
+    /// Every step of a bring-up allocates, and under RLIMIT_AS any of them can fail.
     #[test]
     fn a_bring_up_without_memory_lacks_resources_and_is_no_internal_error() {
         let no_memory = || MemoryError::System {

@@ -1,12 +1,12 @@
-//! Which operation a completion of a program of DAT 2.0 is of: DAT 2.0 says it in the event, DAT 1.2 does not, and the
-//! device's entries are gone when the event is made.
+//! Finds the operation of a completion for programs of DAT 2.0. A DAT 2.0 event names the operation; DAT 1.2 events
+//! do not, and the CQE is gone when the event is made.
 //!
-//! Requests of an endpoint complete in the order they were posted. So what was posted is remembered in a queue, and a
-//! completion takes out what it is of and all before it. Those were suppressed and say nothing when they succeed.
+//! Requests of an endpoint complete in the order of posting. So posted requests are kept in a queue, and a completion
+//! removes its request and all before it. Those were suppressed and succeeded without an event.
 
 use std::collections::VecDeque;
 
-/// A request that was posted.
+/// A posted request.
 struct Posted {
     cookie: u64,
     /// `DAT_DTOS`.
@@ -17,12 +17,12 @@ struct Posted {
 /// Requests of an endpoint, oldest first.
 pub(super) struct Operations {
     posted: VecDeque<Posted>,
-    /// More can never be outstanding.
+    /// Maximum number of outstanding requests.
     limit: usize,
 }
 
 impl Operations {
-    /// An endpoint that can have so many requests outstanding.
+    /// Creates the queue of an endpoint with this many outstanding requests.
     pub(super) fn new(limit: usize) -> Self {
         Self {
             posted: VecDeque::with_capacity(limit.max(1)),
@@ -30,7 +30,7 @@ impl Operations {
         }
     }
 
-    /// A request was posted. If there is no room, all are suppressed ones that have succeeded long ago.
+    /// Adds a posted request. If the queue is full, all its entries are suppressed ones that have succeeded.
     pub(super) fn push(&mut self, cookie: u64, operation: u32, suppressed: bool) {
         if self.posted.len() == self.limit {
             self.posted.pop_front();
@@ -42,7 +42,7 @@ impl Operations {
         });
     }
 
-    /// The operation of a request that has completed.
+    /// Returns the operation of a completed request.
     pub(super) fn take(&mut self, cookie: u64, success: bool) -> Option<u32> {
         let is_it = |posted: &Posted| posted.cookie == cookie && !(success && posted.suppressed);
         let at = self.posted.iter().position(is_it)?;

@@ -1,49 +1,49 @@
-//! Places of the table of handles, and how they pass from one thread to the next.
+//! Places of the handle table, and how they pass between threads.
 //!
-//! Who makes an object takes a free place, writes there what its handle stands for, and the handle last; who looks a
-//! handle up reads the handle first. So who finds it finds all of what was written. One of those who free a handle
-//! empties the place, which is free from then on: nobody has it twice. A look-up of a handle that is being freed is the
-//! business of whoever calls for that adapter ([`table`](super::table)).
+//! The maker of an object takes a free place, writes the object's fields there, and writes the handle last. A look-up
+//! reads the handle first, so if it finds the handle it sees all fields. Of several threads that free a handle, only
+//! one empties the place and returns it to the free list, so that it is never given out twice. A look-up concurrent
+//! with the free of its handle is up to the callers of that adapter ([`table`](super::table)).
 //!
-//! All that passes between threads here uses the names of [`primitives`](super::primitives) and no others, and is tried
-//! in every order by `models`.
+//! This module uses only [`primitives`](super::primitives) to pass data between threads, so that `models` can try
+//! every order.
 
 use std::collections::VecDeque;
 use std::sync::PoisonError;
 
 use super::primitives::{AtomicPtr, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
 
-/// One place, for a handle of objects that belong to an `A`.
+/// A place for the handle of an object that belongs to an `A`.
 #[repr(C)]
 pub(super) struct Place<A> {
-    /// The handle that lives here, or 0.
+    /// The handle in this place, or 0.
     pub(super) occupant: AtomicU64,
-    /// Null where no handle ever lived, and so in the first place of each kind, which the null handle leads to.
+    /// Null if the place was never used. That holds for the first place of each kind, to which the null handle leads.
     pub(super) adapter: AtomicPtr<A>,
-    /// Of the object's handle in Rust: the IA in 63:32, and below it the generation of its place there, as they are
-    /// compared there.
+    /// Part of the object's Rust handle, in the form in which the IA compares it: the IA in bits 63:32, and below it
+    /// the generation.
     pub(super) tag: AtomicU64,
-    /// That place.
+    /// Index in the object's Rust handle.
     pub(super) index: AtomicU32,
-    /// The instance of the adapter that the object belongs to.
+    /// The instance that the object belongs to.
     pub(super) owner: AtomicU32,
 }
 
 impl<A> Place<A> {
-    /// Whether a handle lives here; what it stands for may be read then.
+    /// Returns whether the place has this handle. If so, the other fields may be read.
     #[inline(always)]
     pub(super) fn holds(&self, handle: u64) -> bool {
-        // Acquire: what the place says of the handle was written before it.
+        // Acquire: the other fields were written before the handle.
         self.occupant.load(Ordering::Acquire) == handle
     }
 
-    /// Whose object it is.
+    /// Returns the instance that owns the object.
     #[inline(always)]
     pub(super) fn adapter(&self) -> *mut A {
         self.adapter.load(Ordering::Relaxed)
     }
 
-    /// The raw parts of the object's handle in Rust: a key, and the IA.
+    /// Returns the parts of the object's Rust handle: a key, and the IA.
     #[inline(always)]
     pub(super) fn object(&self) -> (u64, u32) {
         let index = u64::from(self.index.load(Ordering::Relaxed));
@@ -56,7 +56,7 @@ impl<A> Place<A> {
         self.owner.load(Ordering::Relaxed)
     }
 
-    /// From now on the handle lives here.
+    /// Puts a handle and its object in the place.
     pub(super) fn fill(&self, handle: u64, adapter: *mut A, owner: u32, (key, ia): (u64, u32)) {
         self.adapter.store(adapter, Ordering::Relaxed);
         // CAST: the lower half.
@@ -69,7 +69,8 @@ impl<A> Place<A> {
         self.occupant.store(handle, Ordering::Release);
     }
 
-    /// Empties the place; false if the handle lives here no more. Who is told true gives the place back.
+    /// Empties the place. Returns false if it has another handle. After true the caller returns the place to the free
+    /// list.
     pub(super) fn leave(&self, handle: u64) -> bool {
         let left = self
             .occupant
@@ -78,7 +79,7 @@ impl<A> Place<A> {
     }
 }
 
-/// Places of a kind nobody lives in: those left, oldest first, and those never used.
+/// Free places of a kind: those emptied, oldest first, and those never used.
 pub(super) struct Free {
     left: VecDeque<u32>,
     fresh: u32,
@@ -86,7 +87,7 @@ pub(super) struct Free {
 }
 
 impl Free {
-    /// All of so many but the first, which is nobody's.
+    /// All places but the first, which is reserved for the null handle.
     pub(super) const fn new(places: u32) -> Self {
         Self {
             left: VecDeque::new(),
@@ -95,8 +96,8 @@ impl Free {
         }
     }
 
-    /// Takes a place. Those that were left are taken again as late as possible, so that a stale handle meets an empty
-    /// one for long.
+    /// Takes a place. An emptied place is used again as late as possible, so that stale handles find it empty for
+    /// long.
     pub(super) fn take(free: &Mutex<Self>) -> Option<u32> {
         let mut free = Self::lock(free);
         if free.fresh < free.end {
@@ -106,7 +107,7 @@ impl Free {
         free.left.pop_front()
     }
 
-    /// Gives a place back that is empty.
+    /// Puts an empty place on the free list.
     pub(super) fn give(free: &Mutex<Self>, place: u32) {
         Self::lock(free).left.push_back(place);
     }

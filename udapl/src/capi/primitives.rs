@@ -1,5 +1,5 @@
-//! What hand-overs between threads are made of: the machine's atomics, locks and fences. Modules that use these names
-//! and no others are also compiled over the primitives of `models`, where every order of events is tried.
+//! Primitives for passing data between threads: atomics, locks and fences. Modules that use only these names are also
+//! compiled with the primitives of `models`, which try every order of events.
 
 // UNSAFETY: the system call membarrier(2) has no safe wrapper.
 #![expect(unsafe_code, reason = "membarrier(2)")]
@@ -16,28 +16,28 @@ pub(super) use driver::Interrupt;
 use nix::poll::ppoll;
 use nix::sys::time::TimeSpec;
 
-/// Whether this process may use membarrier(2); it has to be said before.
+/// True if this process may use membarrier(2), for which it has to register.
 static HAS_MEMBARRIER: LazyLock<bool> =
     LazyLock::new(|| membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED).is_ok());
 
-/// Whether there is a [`heavy_fence`].
+/// Returns whether [`heavy_fence`] is available.
 pub(super) fn has_heavy_fence() -> bool {
     *HAS_MEMBARRIER
 }
 
-/// This thread's half of an asymmetric fence: what stands before it in the program stands before it in the machine's
-/// instructions. The other half is [`heavy_fence`].
+/// This thread's half of an asymmetric fence. It is a compiler fence: it only keeps the order of instructions. The
+/// other half is [`heavy_fence`].
 #[inline(always)]
 pub(super) fn light_fence() {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// Every thread of the process has done a full fence.
+/// Executes a full fence in every thread of the process.
 ///
 /// # Errors
-/// What membarrier(2) answers (errno). It was registered, or nobody would ask; what is left is no memory
-/// (`membarrier_private_expedited` in Linux kernel/sched/membarrier.c), for which the slower command needs none, and a
-/// filter that somebody has installed since.
+/// The errno of membarrier(2). The process is registered, so two errors remain: no memory
+/// (`membarrier_private_expedited` in Linux kernel/sched/membarrier.c), for which the slower command needs none, and
+/// a seccomp filter installed since.
 pub(super) fn heavy_fence() -> Result<(), i32> {
     #[cfg(test)]
     if let Some(errno) = refusal::REFUSED.get() {
@@ -51,7 +51,7 @@ pub(super) fn heavy_fence() -> Result<(), i32> {
 }
 
 fn membarrier(command: libc::c_int) -> Result<(), i32> {
-    // SAFETY: the call takes three numbers and touches no memory of ours.
+    // SAFETY: the call takes three numbers and accesses no memory of this process.
     let answer = unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
     if answer == 0 {
         return Ok(());
@@ -60,17 +60,17 @@ fn membarrier(command: libc::c_int) -> Result<(), i32> {
     Err(error.raw_os_error().unwrap_or(libc::EINVAL))
 }
 
-/// So often a thread that waits for another one gives way before it sleeps.
+/// Number of yields before a waiting thread sleeps.
 const YIELDS: u32 = 64;
-/// The first sleep; each further one is twice as long, up to the longest.
+/// The first sleep. Each further one is twice as long, up to the longest.
 const SLEEP: Duration = Duration::from_micros(50);
 const DOUBLED: u32 = 5;
 
-/// What a thread does that has found another one busy for the `count`th time, from 0.
+/// Pauses a thread that has found another thread busy for the `count`th time, from 0.
 ///
-/// Giving way is not enough: under a real-time policy sched_yield(2) does so only to threads of the same priority, and
-/// who is waited for may have a lower one and no other processor. A sleeping thread leaves its processor to anybody. It
-/// sleeps in ppoll(2), not parked: what unparks a thread of the program's is not ours to take.
+/// Yielding is not enough. Under a real-time policy sched_yield(2) yields only to threads of the same priority, but
+/// the other thread may have a lower one and need this processor. A sleep frees the processor for any thread. The
+/// sleep is ppoll(2), not park, because parking could consume an unpark meant for the program's own code.
 pub(super) fn pause(count: u32) {
     match count.checked_sub(YIELDS) {
         None => std::thread::yield_now(),
@@ -90,7 +90,7 @@ pub(super) mod refusal {
     use std::cell::Cell;
 
     thread_local! {
-        /// What membarrier(2) answers to this thread.
+        /// Error that membarrier(2) returns in this thread.
         pub(in crate::capi) static REFUSED: Cell<Option<i32>> = const { Cell::new(None) };
     }
 }

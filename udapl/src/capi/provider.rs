@@ -1,7 +1,7 @@
-//! `dat_provider_init`, `dat_provider_fini`: this library as a provider, which a registry loads. To DAT 1.2's it is one
-//! more name of a device; DAT 2.0's is given a table of functions ([`dat2`]).
+//! `dat_provider_init`, `dat_provider_fini`: this library as a provider, loaded by a registry. In this library's own
+//! registry, of DAT 1.2, it adds a name for a device. A registry of DAT 2.0 gets a table of functions ([`dat2`]).
 
-// UNSAFETY: pointers of a C program are read.
+// UNSAFETY: reads through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
 
 use core::ffi::{CStr, c_char};
@@ -14,10 +14,10 @@ use super::dat2;
 use super::directory::{Entry, change, info_of};
 use super::types::CProviderInfo;
 
-/// `dat_provider_init`: registers an adapter of this library, for the device that `instance_data` names.
+/// `dat_provider_init`: registers an adapter of this library for the device that `instance_data` names.
 ///
 /// # Safety
-/// `provider_info` is null or points to one; `instance_data` is null or a string.
+/// `provider_info` is null or points to a `DAT_PROVIDER_INFO`; `instance_data` is null or a string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_provider_init(
     provider_info: *const CProviderInfo,
@@ -43,10 +43,10 @@ pub unsafe extern "C" fn dat_provider_init(
     });
 }
 
-/// `dat_provider_fini`: takes it out again.
+/// `dat_provider_fini`: removes the adapter.
 ///
 /// # Safety
-/// `provider_info` is null or points to one.
+/// `provider_info` is null or points to a `DAT_PROVIDER_INFO`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_provider_fini(provider_info: *const CProviderInfo) {
     let _answer = call(|| {

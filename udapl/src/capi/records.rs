@@ -1,7 +1,7 @@
-//! What pointers in a C program's structures point to: addresses, names, private data. It stays where it is while the
-//! object it is about is there.
+//! Memory for the pointers in structures returned to C: addresses, names, private data. It is neither moved nor freed
+//! while its object exists.
 
-// UNSAFETY: pointers into text of one's own move between threads with the text.
+// UNSAFETY: sends pointers to text between threads, together with the text.
 #![expect(unsafe_code, reason = "a list of pointers that is Send")]
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use super::operations::Operations;
 use super::types::{CNamedAttr, DatHandle};
 use crate::Ia;
 
-/// A socket address of either family, at a fixed place.
+/// A socket address of either family, at a fixed address.
 #[derive(Clone)]
 pub(super) struct Address(Box<libc::sockaddr_in6>);
 
@@ -28,7 +28,7 @@ impl Address {
             IpAddr::V6(_) => libc::AF_INET6 as libc::sa_family_t,
         };
         let (flowinfo, bytes) = match address {
-            // sin_addr lies where sin6_flowinfo does, in network order.
+            // sin_addr has the offset of sin6_flowinfo, and is in network order.
             IpAddr::V4(v4) => (u32::from(v4).to_be(), [0; 16]),
             IpAddr::V6(v6) => (0, v6.octets()),
         };
@@ -41,7 +41,7 @@ impl Address {
         }))
     }
 
-    /// Another address at the same place.
+    /// Stores another socket address in the same memory.
     pub(super) fn set(&mut self, address: IpAddr) {
         *self.0 = *Self::new(address).0;
     }
@@ -53,12 +53,12 @@ impl Address {
 
 /// Named attributes of an adapter.
 pub(super) struct Attributes {
-    /// What `list` points to.
+    /// The text that `list` points to.
     _texts: Vec<(CString, CString)>,
     list: Vec<CNamedAttr>,
 }
 
-// SAFETY: the pointers point into `_texts`, which moves along and which nobody changes.
+// SAFETY: the pointers lead into `_texts`, which is sent together with them and is not changed.
 unsafe impl Send for Attributes {}
 
 impl Attributes {
@@ -85,7 +85,7 @@ impl Attributes {
     }
 }
 
-/// What an LMR was made of, in C's words.
+/// Memory of an LMR, in C's types.
 #[derive(Clone)]
 pub(super) struct Region {
     pub(super) address: usize,
@@ -94,38 +94,38 @@ pub(super) struct Region {
     pub(super) cookie: Option<Box<[u8; 40]>>,
 }
 
-/// A connection request as C sees it.
+/// A connection request for C.
 pub(super) struct Request {
     pub(super) remote: Address,
     pub(super) private_data: Box<[u8]>,
 }
 
-/// An agent as C gave it. The pointer is the consumer's and means nothing here.
+/// An agent as C gave it. The library does not dereference its pointer.
 #[derive(Clone, Copy)]
 pub(super) struct GivenAgent {
     pub(super) instance_data: usize,
     pub(super) function: unsafe extern "C" fn(*mut core::ffi::c_void, DatHandle),
-    /// The handle it is given for one of DAT 1.2.
-    pub(super) told: fn(DatHandle) -> DatHandle,
+    /// Converts a handle of DAT 1.2 to that of the agent's DAT version.
+    pub(super) map_handle: fn(DatHandle) -> DatHandle,
 }
 
-/// All of an adapter's.
+/// All records of an adapter.
 pub(super) struct Records {
     pub(super) transport: Attributes,
     pub(super) vendor: Attributes,
-    /// Of endpoints, by C's handle.
+    /// Peer addresses of endpoints, by C's handle.
     pub(super) remotes: BTreeMap<u64, Address>,
-    /// What endpoints were last said to be set to, by C's handle.
+    /// Attributes returned by the last query of an endpoint, by C's handle.
     pub(super) settings: BTreeMap<u64, Attributes>,
-    /// Of connection requests, by C's handle.
+    /// Connection requests, by C's handle.
     pub(super) requests: BTreeMap<u64, Request>,
-    /// Of LMRs, by C's handle.
+    /// LMRs, by C's handle.
     pub(super) regions: BTreeMap<u64, Region>,
-    /// Of CNOs, by C's handle.
+    /// Agents of CNOs, by C's handle.
     pub(super) agents: BTreeMap<u64, GivenAgent>,
-    /// Of endpoints of a program of DAT 2.0, by the handle of DAT 1.2.
+    /// Posted operations of endpoints of a DAT 2.0 program, by the handle of DAT 1.2.
     pub(super) operations: BTreeMap<u64, Operations>,
-    /// Reserved service points of a program of DAT 2.0, by their qualifier: the handle of DAT 1.2.
+    /// Reserved service points of a DAT 2.0 program, by qualifier: the handle of DAT 1.2.
     pub(super) reserved: BTreeMap<u64, u64>,
 }
 

@@ -1,7 +1,7 @@
-//! The registry as C sees it: `dat_registry_list_providers`, `_add_provider`, `_remove_provider`; and what a name leads
-//! to that a program opens. One that the [directory](super::directory) does not know is taken for a device's.
+//! The registry's C interface: `dat_registry_list_providers`, `_add_provider`, `_remove_provider`; and the lookup of
+//! a name that a program opens. A name that is not in the [directory](super::directory) is taken as a device name.
 
-// UNSAFETY: pointers of a C program are read and written.
+// UNSAFETY: reads and writes through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
 
 use std::sync::Arc;
@@ -15,25 +15,26 @@ use super::foreign::{self, CProvider, Foreign, Lease};
 use super::types::{CProviderInfo, DatCount, DatReturn};
 use crate::registry::{Found, ProviderInfo};
 
-/// What opens an adapter.
+/// The result of a lookup.
 pub(super) enum Resolved {
-    /// A device, and what keeps its entry in use if it has one.
+    /// A device, with its registry entry if it has one, which stays in use.
     Device(String, Option<Arc<Entry>>),
     /// A provider of another library.
     Foreign(Lease),
 }
 
-/// What a name stands for. The library of a record is loaded if it has to be, and has registered its provider then.
+/// Looks up a name. If only a record exists, its library is loaded first, and registers its provider.
 ///
 /// # Errors
-/// DAT_INVALID_PARAMETER|ARG1: no name, or too long a one. DAT_PROVIDER_NOT_FOUND, with the subtype of what does not
-/// fit. Those of [`not_a_child`](super::fork::not_a_child).
+/// DAT_INVALID_PARAMETER|ARG1: the name is empty or too long. DAT_PROVIDER_NOT_FOUND, with the subtype of the
+/// mismatch. Those of [`not_a_child`](super::fork::not_a_child).
 pub(super) fn resolve(wanted: &ProviderInfo) -> DatResult<Resolved> {
     let unknown = DatError::new(ReturnType::ProviderNotFound, Subtype::NameNotRegistered);
     let find = || look(|directory| directory.find(wanted, |_| true)).flatten();
     let mut library = None;
     let mut found = find();
-    // A record of ours is registered by us, any other by its library, which may be on its way out.
+    // This library registers its own records. Other records are registered by their libraries, which may be
+    // unloading.
     let record = match &found {
         Ok(Found::Listed(record)) => Some(record.clone()),
         Ok(Found::Registered(info, _)) if foreign::is_under_way(info) => {
@@ -42,12 +43,12 @@ pub(super) fn resolve(wanted: &ProviderInfo) -> DatResult<Resolved> {
         Ok(Found::Registered(..)) | Err(_) => None,
     };
     if let Some(record) = record {
-        // Held, the entry would seem to be in use.
+        // Drop it: a held entry counts as in use.
         drop(found);
         if record.is_ours() {
             let info = ProviderInfo::from(&record);
             let device = Arc::new(Entry::Device(info.device(&record.ia_params)));
-            // Somebody may have been faster.
+            // Another thread may have added it already.
             let _there = change(|directory| directory.add(info, device));
         } else {
             library = Some(foreign::borrow(&record).map_err(|error| {
@@ -73,7 +74,7 @@ pub(super) fn resolve(wanted: &ProviderInfo) -> DatResult<Resolved> {
     })
 }
 
-/// The device of a name that the registry does not know.
+/// Takes a name that the registry does not have as a device name.
 fn device(wanted: &ProviderInfo) -> DatResult<Resolved> {
     let version = |subtype| Err(DatError::new(ReturnType::ProviderNotFound, subtype));
     match wanted.dapl_version {
@@ -109,7 +110,7 @@ pub unsafe extern "C" fn dat_registry_list_providers(
             }
         };
         for (at, info) in list.iter().enumerate() {
-            // SAFETY: the list has no more than `max` entries, as many as the caller has pointers.
+            // SAFETY: the list has no more than `max` entries, and the caller has `max` pointers.
             let to = unsafe { *dat_provider_list.wrapping_add(at) };
             given(to, Subtype::Arg3)?;
             // SAFETY: not null, and contract ROOM.
@@ -121,11 +122,11 @@ pub unsafe extern "C" fn dat_registry_list_providers(
     })
 }
 
-/// `dat_registry_add_provider`: adapters of this name are opened by `provider` from now on.
+/// `dat_registry_add_provider`: `provider` opens adapters of this name from now on.
 ///
 /// # Safety
-/// The pointers are null or point to what the header says. The provider's functions are what the header says of them,
-/// for as long as it is registered.
+/// The pointers are null or point to what the header says. The provider's functions have the types in the header
+/// while it is registered.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_registry_add_provider(
     provider: *const CProvider,
@@ -141,10 +142,10 @@ pub unsafe extern "C" fn dat_registry_add_provider(
     })
 }
 
-/// `dat_registry_remove_provider`: nobody opens it any more.
+/// `dat_registry_remove_provider`: the name cannot be opened any more.
 ///
 /// # Safety
-/// As [`dat_registry_add_provider`].
+/// That of [`dat_registry_add_provider`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_registry_remove_provider(
     provider: *const CProvider,
@@ -161,7 +162,8 @@ pub unsafe extern "C" fn dat_registry_remove_provider(
             };
             match directory.get(&info) {
                 Some(entry) if !is_it(entry) => {
-                    Err(parameter(Subtype::Arg1).because("the name is another provider's"))
+                    Err(parameter(Subtype::Arg1)
+                        .because("another provider has registered the name"))
                 }
                 Some(_) | None => directory.remove(&info),
             }

@@ -1,13 +1,13 @@
-//! A room: what one thread at a time may use, behind a [`Gate`], and a place for it that never goes.
+//! A room: a content that one thread at a time may use, behind a [`Gate`], in memory that is never freed.
 //!
-//! Because the place stays, a pointer to it is always good, whoever holds it for how long; another content may move in
-//! later. What is in it is reached in a turn or in the fast lane, and nobody is given a reference that outlasts one.
+//! A pointer to a room is always valid, because the room is never freed; its content may be replaced. The content is
+//! accessed only in a turn or in the fast lane, and no reference outlives them.
 //!
-//! If a call panics, which would be an error of ours, nobody knows what state the content is in. Its function is
-//! stopped, so that nobody reaches memory by it any more: it is all the program's again. The content is put away, with
-//! all it holds, and every later call for that room answers DAT_INTERNAL_ERROR.
+//! If a call panics, which is a bug of the library, the content's state is unknown. Its function is stopped, so that
+//! the device no longer accesses memory, all of which the program may use again. The content is leaked with all its
+//! resources, and every later call on the room returns DAT_INTERNAL_ERROR.
 
-// UNSAFETY: what is in a room is in a cell that the gate guards.
+// UNSAFETY: the content is in an `UnsafeCell` that the gate guards.
 #![expect(unsafe_code, reason = "a cell behind a lock of our own")]
 
 use core::any::Any;
@@ -25,15 +25,15 @@ use super::answer::{answer, caught, handle_error, internal, panicked};
 use super::gate::{Gate, NoTurn, Turn};
 use super::types::DatReturn;
 
-/// What a room is for.
+/// The content of a room.
 pub(super) trait Content: Send {
-    /// Its clock, if that is one of virtual time, stands still until what is returned is dropped.
+    /// Stops its clock, if its time is virtual, until the returned value is dropped.
     fn hold_time(&self) -> Held;
-    /// Wakes who sleeps on it.
+    /// Wakes threads that sleep on it.
     fn kick(&self);
-    /// What a turn leaves for other rooms. It is done after the turn: nobody has two at a time.
-    fn strays(&mut self) -> Option<Box<dyn FnOnce()>>;
-    /// Something was refused in a turn: whatever else the content knows of it is noted for who asks.
+    /// Takes out work for other rooms. It is done after the turn, because a thread has only one turn at a time.
+    fn forwarded(&mut self) -> Option<Box<dyn FnOnce()>>;
+    /// A call in a turn returned this error: record further details that the content has.
     fn refused(&self, _error: DatError) {}
 }
 
@@ -42,28 +42,28 @@ pub(super) trait Content: Send {
 pub(super) struct Room<T> {
     gate: Gate,
     content: UnsafeCell<Option<T>>,
-    /// A call has panicked.
+    /// True after a call has panicked.
     broken: AtomicBool,
-    /// The fast lane is open. Changed in turns.
+    /// True if the fast lane is open. Changed in turns.
     lane: AtomicBool,
-    /// Several threads could be in the lane, once. A post of theirs may still be on its way here, so it stays closed
-    /// for good.
+    /// True if several threads may use the content at once. A late post of one of them may still enter the lane, so
+    /// the lane of such a room is never opened.
     many: AtomicBool,
-    /// What is stopped if nothing can be asked of the content any more.
+    /// The function to stop when the room breaks.
     function: Mutex<Option<Function>>,
-    /// What is done if the room breaks.
+    /// Called when the room breaks.
     when_broken: Mutex<Option<WhenBroken>>,
 }
 
-/// What is done if a room breaks; in a turn or in the lane.
+/// A function called when a room breaks, in a turn or in the lane.
 pub(super) type WhenBroken = Box<dyn FnOnce() + Send>;
 
-// SAFETY: `content` is reached in a turn or in the fast lane of `gate` only, one thread at a time, and what is in it
-// may move between threads.
+// SAFETY: `content` is accessed only in a turn or in the fast lane of `gate`, by one thread at a time, and `T` is
+// `Send`.
 unsafe impl<T: Send> Sync for Room<T> {}
 
 impl<T> Room<T> {
-    /// An empty one.
+    /// Creates an empty room.
     pub(super) fn new(many: bool) -> Self {
         Self {
             gate: Gate::new(),
@@ -76,14 +76,14 @@ impl<T> Room<T> {
         }
     }
 
-    /// Whether its fast lane stays closed for good.
+    /// Returns whether its fast lane stays closed for ever.
     pub(super) fn is_of_many(&self) -> bool {
         self.many.load(Ordering::Relaxed)
     }
 
-    /// Opens or closes the fast lane, which is for one thread at a time. In a turn: nobody is in the lane, and whoever
-    /// comes by it meets the turn first.
-    pub(super) fn settle_lane(&self, many: bool) {
+    /// Opens or closes the fast lane, which only one thread at a time may use. Call it in a turn: then the lane is
+    /// empty, and its next user sees the turn first.
+    pub(super) fn set_lane(&self, many: bool) {
         if many {
             self.many.store(true, Ordering::Relaxed);
         }
@@ -96,12 +96,12 @@ impl<T> Room<T> {
         self.lane.store(may, Ordering::Relaxed);
     }
 
-    /// What is to be done if the room breaks.
+    /// Sets the function to call when the room breaks.
     pub(super) fn set_when_broken(&self, work: Option<WhenBroken>) {
         *unpoisoned(&self.when_broken) = work;
     }
 
-    /// Ends the function's use of memory: nothing can be asked of the content any more. Once; whether this was the
+    /// Stops the function's DMA, because the content can no longer be used. Done once; returns whether this was the
     /// first time.
     fn stop(&self) -> bool {
         let Some(function) = unpoisoned(&self.function).take() else {
@@ -113,13 +113,13 @@ impl<T> Room<T> {
         true
     }
 
-    /// Nobody can be kept out of the fast lane, so nobody goes in; what is in the room stays where it is.
+    /// A thread in the fast lane cannot be kept out, so all access is refused; the content stays in place.
     #[cold]
     fn shut(&self, none: NoTurn) -> DatError {
         if self.stop() {
             tracing::error!(
                 errno = none.0,
-                "membarrier(2) is refused since an adapter was opened; it is shut"
+                "membarrier(2) fails since the adapter was opened; every call on it is refused"
             );
         }
         internal(
@@ -141,20 +141,21 @@ fn unpoisoned<T>(lock: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl<T: Content> Room<T> {
-    /// Puts something into an empty room. Its function is stopped if the room breaks; `many` threads have no lane.
+    /// Puts a content into an empty room. `function` is stopped if the room breaks. With `many` threads the lane
+    /// stays closed.
     pub(super) fn move_in(&self, content: T, function: Function, many: bool) {
-        // PANIC: the lane of a room that nobody has is closed, and needs no fence.
+        // PANIC: the lane of an empty room is closed, so the turn needs no fence.
         let _turn = self.gate.turn().expect("an empty room has turns");
-        self.settle_lane(many);
+        self.set_lane(many);
         *unpoisoned(&self.function) = Some(function);
-        // SAFETY: the turn keeps everybody else out.
+        // SAFETY: the turn excludes all other threads.
         unsafe { *self.content.get() = Some(content) };
     }
 
-    /// Takes out what is in the room, if it `may` leave. `left` is done in the same turn.
+    /// Takes the content out if `may` allows it, and calls `left` in the same turn.
     ///
     /// # Errors
-    /// Those of `may`; as [`Room::turn`].
+    /// Those of `may` and of [`Room::turn`].
     pub(super) fn move_out(
         &self,
         may: impl FnOnce(&T) -> DatResult<()>,
@@ -166,9 +167,9 @@ impl<T: Content> Room<T> {
         let fuse = Fuse(self);
         let may_leave = cell.as_ref().ok_or_else(|| self.gone()).and_then(may);
         let mut out = may_leave.and_then(|()| cell.take().ok_or_else(|| self.gone()));
-        let mut strays = None;
+        let mut forwarded = None;
         if let Ok(content) = &mut out {
-            strays = content.strays();
+            forwarded = content.forwarded();
             if self.lane.swap(false, Ordering::Relaxed) {
                 self.gate.close();
             }
@@ -178,16 +179,17 @@ impl<T: Content> Room<T> {
         }
         core::mem::forget(fuse);
         drop(turn);
-        if let Some(strays) = strays {
-            strays();
+        if let Some(forwarded) = forwarded {
+            forwarded();
         }
         out
     }
 
-    /// Runs `work` in a turn. Who sleeps on the content looks again afterwards.
+    /// Runs `work` in a turn, then wakes the content's sleeping threads.
     ///
     /// # Errors
-    /// What `work` answers; DAT_INVALID_HANDLE|IA: it was closed meanwhile. DAT_INTERNAL_ERROR: it is broken.
+    /// Those of `work`. DAT_INVALID_HANDLE|IA: the content was closed meanwhile. DAT_INTERNAL_ERROR: the room is
+    /// broken.
     pub(super) fn turn<R>(&self, work: impl FnOnce(&mut T) -> DatResult<R>) -> DatResult<R> {
         self.look(|content| {
             let answer = work(content);
@@ -196,15 +198,15 @@ impl<T: Content> Room<T> {
         })
     }
 
-    /// Runs `work` in a turn and wakes nobody: for who only looks whether its wait is over, and would wake itself.
+    /// Runs `work` in a turn and wakes no thread: for a waiter that only checks its condition, and would wake itself.
     ///
     /// # Errors
-    /// As [`Room::turn`].
+    /// Those of [`Room::turn`].
     pub(super) fn look<R>(&self, work: impl FnOnce(&mut T) -> DatResult<R>) -> DatResult<R> {
         self.look_in(self.gate.turn(), work)
     }
 
-    /// [`Room::turn`], if nobody is in the room; `None`: somebody is.
+    /// Like [`Room::turn`], if no thread is in a turn; otherwise `None`.
     pub(super) fn try_turn<R>(
         &self,
         work: impl FnOnce(&mut T) -> DatResult<R>,
@@ -223,7 +225,7 @@ impl<T: Content> Room<T> {
         work: impl FnOnce(&mut T) -> DatResult<R>,
     ) -> DatResult<R> {
         let turn = turn.map_err(|none| self.shut(none))?;
-        // SAFETY: the turn keeps everybody else out, and nobody is given a reference that outlasts one.
+        // SAFETY: the turn excludes all other threads, and no reference outlives it.
         let cell = unsafe { &mut *self.content.get() };
         let fuse = Fuse(self);
         let Some(content) = cell.as_mut() else {
@@ -235,27 +237,27 @@ impl<T: Content> Room<T> {
         if let Err(error) = &answer {
             content.refused(*error);
         }
-        let strays = content.strays();
+        let forwarded = content.forwarded();
         core::mem::forget(fuse);
         drop(turn);
-        if let Some(strays) = strays {
-            strays();
+        if let Some(forwarded) = forwarded {
+            forwarded();
         }
         drop(held);
         answer
     }
 
-    /// Runs `work` in the fast lane. `None`: that is closed, or `work` came to nothing.
+    /// Runs `work` in the fast lane. `None`: the lane is closed, or `work` returned `None`.
     #[inline(always)]
     pub(super) fn fast(&self, work: impl FnOnce(&mut T) -> Option<DatReturn>) -> Option<DatReturn> {
         if !self.gate.enter() {
             return None;
         }
         let answered = catch_unwind(AssertUnwindSafe(|| {
-            // SAFETY: the lane is one thread's at a time, as the consumer of an adapter that is not thread safe sees
-            // to, and keeps turns out; `work` is done with the reference before the lane is left.
+            // SAFETY: only one thread at a time is in the lane, which the consumer of an adapter that is not thread
+            // safe guarantees, and the lane excludes turns. `work` returns the reference before the lane is left.
             let cell = unsafe { &mut *self.content.get() };
-            // SAFETY: the gate lets nobody into the lane unless something is in the room.
+            // SAFETY: the lane is open only while the room has a content.
             work(unsafe { cell.as_mut().unwrap_unchecked() })
         }));
         match answered {
@@ -267,7 +269,7 @@ impl<T: Content> Room<T> {
         }
     }
 
-    /// Runs `work` in the fast lane, or in a turn if that is closed.
+    /// Runs `work` in the fast lane, or in a turn if the lane is closed.
     pub(super) fn fast_or_in_turn(&self, work: impl Fn(&mut T) -> DatReturn) -> DatReturn {
         caught(|| {
             let answered = self.fast(|content| Some(work(content)));
@@ -287,23 +289,23 @@ impl<T: Content> Room<T> {
     }
 }
 
-/// Breaks the room unless it is forgotten: while a panic unwinds.
+/// Breaks the room when dropped, which happens only during a panic; otherwise it is forgotten.
 struct Fuse<'a, T>(&'a Room<T>);
 
 impl<T> Drop for Fuse<'_, T> {
     #[cold]
     fn drop(&mut self) {
         self.0.broken.store(true, Ordering::Relaxed);
-        // Nobody comes by the lane any more.
+        // Keep all threads out of the lane.
         self.0.gate.close();
-        // SAFETY: the fuse lives inside a turn or the lane, and the reference that was made there is gone.
+        // SAFETY: this is inside a turn or the lane, and the reference made there no longer exists.
         let content = unsafe { (*self.0.content.get()).take() };
         let _first = self.0.stop();
         let when_broken = unpoisoned(&self.0.when_broken).take();
         if let Some(work) = when_broken {
             work();
         }
-        // Nobody knows what dropping it would do.
+        // Leak it: dropping a content in an unknown state is not safe.
         let _kept = ManuallyDrop::new(content);
     }
 }

@@ -1,15 +1,15 @@
-//! The instances of an adapter that a C program has open, and the steward that looks after those whom nobody calls.
+//! The instances of an adapter that a C program has open, and a background thread that makes progress for idle ones.
 //!
-//! An instance takes in what is for it when it is called, waited in, or polled. A program may use one of two, and the
-//! other has a connection that its peer wants to set up, or an asynchronous event for an EVD that they share. So each
-//! has an *attendant*, an interrupt that is signalled when another one has taken in something for it. Whoever is about
-//! to sleep in one instance first has those look whose attendants are signalled ([`Siblings::attend`]); a program of
-//! one thread, and of virtual time, needs no more. And with the second instance a thread of the library's begins, the
-//! steward, which sleeps on all attendants and on what the device says to all, and has instances look. It ends with the
-//! last one.
+//! An instance takes in its events when the program calls, waits in or polls it. If the program uses only one of two
+//! instances, the other may have a connection request to answer, or an asynchronous event for a shared EVD. So each
+//! instance has a `notify` interrupt, which another instance signals when it has taken in something for it. A thread
+//! that is about to sleep in one instance first makes progress in those whose `notify` is signalled
+//! ([`Siblings::poll_notified`]); programs with one thread or with virtual time need no more. With the second
+//! instance the library also starts a background thread. It sleeps on all `notify` interrupts and on the device's
+//! common interrupt, and makes progress in instances. It ends with the last instance.
 //!
-//! Both leave an instance alone that somebody is in: nobody waits for another's turn, and a signal that a thread in
-//! there may be asleep for is taken in a turn only. The steward comes back to it ([`SOON`]).
+//! Both skip an instance that another thread is in: no thread waits for another's turn, and a signal for which a
+//! thread in there may be sleeping is taken in a turn only. The background thread comes back to it ([`SOON`]).
 
 use core::time::Duration;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,60 +25,60 @@ use super::table::{IaName, handle_of, number};
 use super::types::DatHandle;
 use crate::Ia;
 
-/// The longest sleep without a look: timers of instances that nobody calls go off that late.
+/// Longest sleep without a look; timers of idle instances are late by up to this.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// When the steward comes back to an instance that somebody was in.
+/// Delay before another look at an instance that was busy.
 const SOON: Duration = Duration::from_millis(1);
-/// How often an instance looks in one turn, if each time something is left.
+/// Maximum number of looks in one turn, as long as there is more to take in.
 const LOOKS: u32 = 16;
 
-/// An instance that can be looked after.
+/// An instance in the list.
 pub(super) trait Sibling: Copy + Send + Sync + 'static {
-    /// The number of its IA.
+    /// Returns the number of its IA.
     fn name(self) -> IaName;
-    /// Whose an EVD is, by C's handle.
+    /// Returns the owner of an EVD, by C's handle.
     fn owner_of(evd: DatHandle) -> Option<(Self, EvdHandle)>;
     /// Runs `work` in a turn.
     ///
     /// # Errors
-    /// Those of `work`; DAT_INVALID_HANDLE|IA: the instance has gone. DAT_INTERNAL_ERROR: it is broken.
+    /// Those of `work`. DAT_INVALID_HANDLE|IA: the instance was closed. DAT_INTERNAL_ERROR: it is broken.
     fn turn<R>(self, work: impl FnOnce(&mut Ia) -> DatResult<R>) -> DatResult<R>;
-    /// Runs `work` in a turn, if nobody is in the instance; `None`: somebody is.
+    /// Runs `work` in a turn, unless another thread is in the instance; then returns `None`.
     fn try_turn<R>(self, work: impl FnOnce(&mut Ia) -> DatResult<R>) -> Option<DatResult<R>>;
 }
 
-/// An instance, as its siblings know it.
+/// An instance with its interrupts.
 #[derive(Clone)]
 struct Member<M> {
     of: M,
-    /// The asynchronous EVD it was given, which is another's.
+    /// The asynchronous EVD that it was given, which belongs to another instance.
     given: Option<u64>,
-    /// There is something for it that nobody has taken in.
-    attendant: Interrupt,
-    /// Ends the sleep of whoever waits in it.
+    /// Signalled when another instance has taken in something for this one.
+    notify: Interrupt,
+    /// Wakes threads that wait in it.
     wakeup: Option<Interrupt>,
-    /// What the device says to all. Who sleeps in an instance may sleep on it, too.
+    /// The device's interrupt for all instances. Threads in any instance may sleep on it, too.
     common: Option<Interrupt>,
     clock: Arc<dyn Clock>,
 }
 
-/// All of an adapter.
+/// All instances of an adapter.
 pub(super) struct Siblings<M> {
     shared: Arc<Shared<M>>,
-    steward: Mutex<Option<JoinHandle<()>>>,
+    background: Mutex<Option<JoinHandle<()>>>,
 }
 
 struct Members<M> {
     list: Vec<Member<M>>,
-    /// Asynchronous EVDs, by C's handles, that are being given to instances which are not there yet.
+    /// Asynchronous EVDs, by C's handles, lent to instances that are still being opened.
     lent: Vec<u64>,
-    /// Those that were given to instances which have broken.
+    /// Asynchronous EVDs of instances that have broken, to be given back.
     orphaned: Vec<u64>,
 }
 
 struct Shared<M> {
     members: Mutex<Members<M>>,
-    /// There are others than before, or it is over.
+    /// Signalled when an instance is added or removed, and at the end.
     changed: Interrupt,
     over: AtomicBool,
 }
@@ -98,7 +98,7 @@ impl<M: Sibling> Shared<M> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An instance is one of them no more; the asynchronous EVD it was given.
+    /// Removes an instance, and returns the asynchronous EVD that it was given.
     fn forget(&self, ia: IaName) -> Option<u64> {
         let list = &mut self.members().list;
         let at = list.iter().position(|one| one.of.name() == ia)?;
@@ -107,12 +107,12 @@ impl<M: Sibling> Shared<M> {
         gone.given
     }
 
-    /// An asynchronous EVD is its owner's alone again, unless others have it, too.
+    /// Ends the lending of an asynchronous EVD, unless other instances still use it.
     fn give_back(&self, evd: u64) {
         if let Some((owner, handle)) = M::owner_of(handle_of(evd)) {
-            // Its owner may be going, too.
+            // The owner may be closed already.
             let _gone = owner.turn(|ia| {
-                // In the owner's turn, where it is lent, too.
+                // Lock the list in the owner's turn, in which `lend` runs, too.
                 let members = self.members();
                 let is_given = members.list.iter().any(|one| one.given == Some(evd));
                 if !is_given && !members.lent.contains(&evd) {
@@ -125,7 +125,7 @@ impl<M: Sibling> Shared<M> {
 }
 
 impl<M: Sibling> Siblings<M> {
-    /// None yet.
+    /// Creates an empty list.
     ///
     /// # Errors
     /// DAT_INSUFFICIENT_RESOURCES: no eventfd is left.
@@ -136,39 +136,42 @@ impl<M: Sibling> Siblings<M> {
                 changed: interrupt()?,
                 over: AtomicBool::new(false),
             }),
-            steward: Mutex::new(None),
+            background: Mutex::new(None),
         }))
     }
 
-    /// Has a steward, before there is a second instance.
+    /// Starts the background thread, before there is a second instance.
     ///
     /// # Errors
     /// DAT_INSUFFICIENT_RESOURCES: the system has no thread left.
-    pub(super) fn look_after(&self) -> DatResult<()> {
-        let mut steward = self.steward.lock().unwrap_or_else(PoisonError::into_inner);
-        if steward.is_some() {
+    pub(super) fn start_background(&self) -> DatResult<()> {
+        let mut background = self
+            .background
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if background.is_some() {
             return Ok(());
         }
         let shared = Arc::clone(&self.shared);
-        // The program's signals are for its own threads.
+        // Signals are delivered to the program's own threads.
         let _held = HeldSignals::hold();
         let thread = std::thread::Builder::new()
-            .name("dat-steward".into())
-            .spawn(move || steward_of(&shared))
+            .name("dat-background".into())
+            .spawn(move || run_background(&shared))
             .map_err(|_| missing("no thread"))?;
-        *steward = Some(thread);
+        *background = Some(thread);
         Ok(())
     }
 
-    /// An instance is there, with this IA, the asynchronous EVD it was lent, and an attendant.
-    pub(super) fn join(&self, of: M, ia: &Ia, given: Option<DatHandle>, attendant: Interrupt) {
+    /// Adds an instance with its IA, the asynchronous EVD that it was lent, and its `notify` interrupt.
+    pub(super) fn join(&self, of: M, ia: &Ia, given: Option<DatHandle>, notify: Interrupt) {
         let hca = ia.provider().hca();
         let vectors = hca.interrupts().get(..hca.vectors()).unwrap_or_default();
-        hca.attended_by(attendant.clone());
+        hca.attended_by(notify.clone());
         self.shared.members().list.push(Member {
             of,
             given: given.map(number),
-            attendant,
+            notify,
             wakeup: vectors.last().cloned(),
             common: vectors.first().cloned(),
             clock: hca.function().clock(),
@@ -176,14 +179,14 @@ impl<M: Sibling> Siblings<M> {
         self.shared.changed.signal();
     }
 
-    /// An instance is going. Not in a turn.
+    /// Removes an instance that is being closed. Do not call it in a turn.
     pub(super) fn leave(&self, ia: IaName) {
         if let Some(evd) = self.shared.forget(ia) {
             self.shared.give_back(evd);
         }
     }
 
-    /// An instance has broken, in a turn or in the lane. The steward gives back what it was given.
+    /// Removes an instance that has broken, in a turn or in the lane. The background thread gives back its EVD.
     pub(super) fn has_broken(&self, ia: IaName) {
         if let Some(evd) = self.shared.forget(ia) {
             self.shared.members().orphaned.push(evd);
@@ -191,7 +194,7 @@ impl<M: Sibling> Siblings<M> {
         }
     }
 
-    /// Whether an instance is one of them.
+    /// Returns whether an instance is in the list.
     fn has(&self, ia: IaName) -> bool {
         self.shared
             .members()
@@ -200,60 +203,61 @@ impl<M: Sibling> Siblings<M> {
             .any(|one| one.of.name() == ia)
     }
 
-    /// All but one.
+    /// Returns all instances but one.
     pub(super) fn others(&self, but: IaName) -> Vec<M> {
         let members = self.shared.members();
         let others = members.list.iter().filter(|one| one.of.name() != but);
         others.map(|one| one.of).collect()
     }
 
-    /// Has those look that were called, but one, who is about to sleep. True if there was one. Whom somebody is in is
-    /// the steward's.
-    pub(super) fn attend(&self, but: IaName) -> bool {
-        let is_called = |one: &&Member<M>| one.of.name() != but && one.attendant.is_pending();
+    /// Makes progress in the notified instances, except `but`, in which the caller is about to sleep. Returns true if
+    /// there was one. Busy instances are left to the background thread.
+    pub(super) fn poll_notified(&self, but: IaName) -> bool {
+        let is_called = |one: &&Member<M>| one.of.name() != but && one.notify.is_pending();
         let called: Vec<Member<M>> = {
             let members = self.shared.members();
             members.list.iter().filter(is_called).cloned().collect()
         };
-        let mut attended = false;
+        let mut progressed = false;
         for one in &called {
             let _held = Held::new(&one.clock);
-            if one.attendant.take() == 0 {
+            if one.notify.take() == 0 {
                 continue;
             }
             match look(one, false) {
-                Looked::Busy => one.attendant.signal(),
-                Looked::Done | Looked::Gone => attended = true,
+                Looked::Busy => one.notify.signal(),
+                Looked::Done | Looked::Gone => progressed = true,
             }
         }
-        attended
+        progressed
     }
 
-    /// Has the steward look at an instance.
-    pub(super) fn call(&self, ia: IaName) {
+    /// Asks the background thread for progress in an instance.
+    pub(super) fn request_progress(&self, ia: IaName) {
         let members = self.shared.members();
         if let Some(called) = members.list.iter().find(|one| one.of.name() == ia) {
-            called.attendant.signal();
+            called.notify.signal();
         }
     }
 
-    /// A sleeper has taken interrupts, and its instance has gone: whoever sleeps elsewhere may have been meant.
+    /// A sleeping thread has taken interrupts, and then its instance was closed: the interrupts may have been for
+    /// others, so wake all.
     pub(super) fn take_over(&self, taken: Taken) {
         if taken == Taken::NOTHING {
             return;
         }
         for one in &self.shared.members().list {
-            one.attendant.signal();
+            one.notify.signal();
             if let Some(wakeup) = &one.wakeup {
                 wakeup.signal();
             }
         }
     }
 
-    /// Lends an asynchronous EVD of one of them to one that is being made, until [`Siblings::is_made`].
+    /// Lends an asynchronous EVD of an instance to one that is being opened, until [`Siblings::end_lending`].
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE|EVD_ASYNC: it is none of theirs that takes asynchronous events.
+    /// DAT_INVALID_HANDLE|EVD_ASYNC: it is not an EVD for asynchronous events of one of these instances.
     pub(super) fn lend(&self, evd: DatHandle) -> DatResult<()> {
         let unknown = handle_error(Subtype::HandleEvdAsync);
         let (owner, handle) = M::owner_of(evd)
@@ -262,17 +266,17 @@ impl<M: Sibling> Siblings<M> {
         self.shared.members().lent.push(number(evd));
         let bound = owner.turn(|ia| ia.async_evd_bind(handle));
         if bound.is_err() {
-            self.is_made(evd);
+            self.end_lending(evd);
         }
-        // Its owner may just have gone.
+        // The owner may have been closed just now.
         bound.map_err(|error| match error {
             gone if gone == handle_error(Subtype::HandleIa) => unknown,
             other => other,
         })
     }
 
-    /// Who was lent it is there, or will not be.
-    pub(super) fn is_made(&self, evd: DatHandle) {
+    /// The instance that was lent the EVD is in the list, or was not opened.
+    pub(super) fn end_lending(&self, evd: DatHandle) {
         let evd = number(evd);
         let mut members = self.shared.members();
         if let Some(at) = members.lent.iter().position(|one| *one == evd) {
@@ -282,17 +286,17 @@ impl<M: Sibling> Siblings<M> {
         self.shared.give_back(evd);
     }
 
-    /// The end: there is no instance any more.
+    /// Ends the background thread: there is no instance any more.
     pub(super) fn end(&self) {
         self.shared.over.store(true, Ordering::SeqCst);
         self.shared.changed.signal();
         let thread = self
-            .steward
+            .background
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         if thread.is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the steward of an adapter has panicked");
+            tracing::error!("the background thread of an adapter has panicked");
         }
     }
 }
@@ -301,7 +305,7 @@ fn missing(why: &'static str) -> DatError {
     DatError::new(ReturnType::InsufficientResources, Subtype::ResourceMemory).because(why)
 }
 
-/// An interrupt of ours.
+/// Creates an interrupt that the library signals itself.
 ///
 /// # Errors
 /// DAT_INSUFFICIENT_RESOURCES: no eventfd is left.
@@ -309,11 +313,11 @@ pub(super) fn interrupt() -> DatResult<Interrupt> {
     Interrupt::new().map_err(|_| missing("no eventfd"))
 }
 
-/// What the steward does.
-fn steward_of<M: Sibling>(shared: &Shared<M>) {
+/// Body of the background thread.
+fn run_background<M: Sibling>(shared: &Shared<M>) {
     let clock = RealClock::new();
     let mut interrupts = Vec::new();
-    // Whom it has to come back to.
+    // Instances that were busy.
     let mut owed: Vec<IaName> = Vec::new();
     let mut next_round = clock.now() + LOOK_EVERY;
     while !shared.over.load(Ordering::SeqCst) {
@@ -324,12 +328,13 @@ fn steward_of<M: Sibling>(shared: &Shared<M>) {
         let common = members.first().and_then(|one| one.common.clone());
         interrupts.clear();
         interrupts.push(shared.changed.clone());
-        interrupts.extend(members.iter().map(|one| one.attendant.clone()));
+        interrupts.extend(members.iter().map(|one| one.notify.clone()));
         let until = if owed.is_empty() {
             interrupts.extend(common.iter().cloned());
             next_round
         } else {
-            // Who is in an instance takes in there what is for all, and that would end every sleep until then.
+            // Do not sleep on the common interrupt: the thread in the busy instance takes it in, and until then it
+            // would end every sleep.
             next_round.min(clock.now() + SOON)
         };
         clock.wait(&interrupts, until);
@@ -337,13 +342,13 @@ fn steward_of<M: Sibling>(shared: &Shared<M>) {
         if round {
             next_round = clock.now() + LOOK_EVERY;
         }
-        // What is taken here is looked at before any time goes by.
+        // Hold virtual time until the signals taken here have been handled.
         let _held = members.first().map(|one| Held::new(&one.clock));
         let mut for_all = common.as_ref().is_some_and(Interrupt::is_pending);
         let before = core::mem::take(&mut owed);
         for one in &members {
-            let called = one.attendant.take() > 0 || before.contains(&one.of.name());
-            // Whoever looks takes in what is for all, and calls the others.
+            let called = one.notify.take() > 0 || before.contains(&one.of.name());
+            // One look takes in the device's events for all, and notifies the other instances.
             if !(called || round || for_all) {
                 continue;
             }
@@ -357,25 +362,25 @@ fn steward_of<M: Sibling>(shared: &Shared<M>) {
             && owed.is_empty()
             && let Some(common) = &common
         {
-            // There is nobody who could look, and it would end every sleep.
+            // No instance can look, and the signal would end every sleep.
             let _signalled = common.take();
         }
     }
 }
 
-/// What became of having an instance look.
+/// Result of a look at an instance.
 enum Looked {
     Done,
-    /// Somebody is in it.
+    /// Another thread is in it.
     Busy,
-    /// It has gone, or is broken, and has nothing to look at.
+    /// It is closed or broken.
     Gone,
 }
 
 fn look<M: Sibling>(one: &Member<M>, for_all: bool) -> Looked {
     let looked = one.of.try_turn(|ia| {
         if for_all {
-            // Nobody sleeps on it in here.
+            // No thread sleeps on it in this instance.
             if let Some(common) = &one.common {
                 let _signalled = common.take();
             }

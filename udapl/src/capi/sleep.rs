@@ -1,13 +1,12 @@
-//! Sleeping in `evd_wait` and `cno_wait`, outside of the adapter.
+//! Sleeping in `evd_wait` and `cno_wait`, without access to the adapter.
 //!
-//! Who waits lets go of the adapter while it sleeps. It is woken by the function's interrupts, or by somebody of this
-//! process who has done something with the adapter meanwhile ([`Sleep::kick`]): posted a software event, closed it,
-//! taken in the very interrupt ([`Sleepers`]). Who has taken an interrupt says so in its next look ([`Taken`]). Waking
-//! up early is harmless, the waiter looks and sleeps on.
+//! A waiting thread gives up access to the adapter while it sleeps. It is woken by the function's interrupts, or by a
+//! thread that has changed the adapter's state ([`Sleep::kick`]): posted a software event, closed the adapter, or
+//! taken the interrupt itself ([`Sleepers`]). A thread that has taken an interrupt reports that in its next look
+//! ([`Taken`]). A spurious wake-up is harmless: the waiter looks and sleeps again.
 //!
-//! A signal that the program has a handler for ends the wait, however the handler was set up (SA_RESTART or not), as it
-//! does with poll(2). From the first sleep on the waiter holds signals back but where it sleeps, so that none is
-//! missed.
+//! A signal with a handler ends the wait, with SA_RESTART or without, as it ends poll(2). From its first sleep on,
+//! the waiter blocks signals except while it sleeps, so that none is missed.
 
 use core::cell::OnceCell;
 use std::sync::Arc;
@@ -17,12 +16,12 @@ use driver::{Clock, Held, HeldSignals, Instant, Interrupt, Woken};
 use super::sleepers::{Enlisted, Sleepers};
 use crate::Ia;
 
-/// How threads sleep on an adapter.
+/// Interrupts and clock for sleeping on an adapter.
 pub(super) struct Sleep {
     clock: Arc<dyn Clock>,
-    /// The function's.
+    /// Interrupts of the function.
     interrupts: Vec<Interrupt>,
-    /// How many of those are the device's, and are taken by who is woken by them; the others are left for
+    /// Number of the device's vectors among them. A woken thread takes those; the others are left for
     /// [`Ia::progress`](dat_core::Ia::progress).
     vectors: usize,
     sleepers: Sleepers,
@@ -39,15 +38,15 @@ impl Sleep {
         }
     }
 
-    /// The function's clock, if that is one of virtual time, stands still until what is returned is dropped.
+    /// Stops the function's clock, if its time is virtual, until the returned value is dropped.
     pub(super) fn hold_time(&self) -> Held {
         Held::new(&self.clock)
     }
 
-    /// A thread is going to wait, until what is returned is dropped.
+    /// Registers a thread that is about to wait, until the returned value is dropped.
     pub(super) fn enlist(&self) -> Sleeper<'_> {
         let mut interrupts = self.interrupts.clone();
-        // Without one a sleeper is woken by the function, or after a second at the latest.
+        // Without this interrupt the function wakes the thread, or the limit of one second does.
         let own = Interrupt::new().ok();
         interrupts.extend(own.clone());
         Sleeper {
@@ -58,27 +57,27 @@ impl Sleep {
         }
     }
 
-    /// Wakes who sleeps.
+    /// Wakes all sleeping threads.
     #[inline]
     pub(super) fn kick(&self) {
         self.sleepers.kick();
     }
 }
 
-/// A thread that waits.
+/// A waiting thread.
 pub(super) struct Sleeper<'a> {
     sleep: &'a Sleep,
     own: Option<Enlisted<'a>>,
-    /// The function's, and its own.
+    /// Interrupts of the function, and the thread's own.
     interrupts: Vec<Interrupt>,
     signals: OnceCell<HeldSignals>,
 }
 
-/// Which of the function's interrupts a sleeper has taken.
+/// The function's interrupts that a thread has taken.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Taken {
     taken: bool,
-    /// The last of the vectors in the list, which is the one that others may share.
+    /// Index of the last vector taken: the only one that other instances may share.
     last: Option<usize>,
 }
 
@@ -88,10 +87,10 @@ impl Taken {
         last: None,
     };
 
-    /// Takes what is signalled of vectors and, behind them, the wakeup. A look takes in all there is, however often it
-    /// was.
+    /// Takes the signals of the vectors and of the last interrupt, the wakeup. One look takes in everything, however
+    /// many signals there were.
     pub(super) fn by(interrupts: &[Interrupt]) -> Self {
-        // The wakeup is the instance's alone.
+        // The wakeup is not shared with other instances.
         let Some((wakeup, vectors)) = interrupts.split_last() else {
             return Self::NOTHING;
         };
@@ -105,7 +104,8 @@ impl Taken {
         Self { taken, last }
     }
 
-    /// Has other instances look whose interrupt it may have been, too. In a turn, before one's own look.
+    /// Tells the driver that a shared interrupt was taken, so that other instances look, too. Call it in a turn,
+    /// before the look.
     pub(super) fn share(self, ia: &Ia) {
         if let Some(at) = self.last {
             ia.provider().hca().interrupt_taken(at);
@@ -113,19 +113,19 @@ impl Taken {
     }
 }
 
-/// A signal came, and the wait is over.
+/// A signal came; the wait ends.
 #[derive(Debug)]
 pub(super) struct Signalled;
 
 impl Sleeper<'_> {
-    /// Sleeps until there is something to look at, and until then at the latest, on the function's clock. Then it has
-    /// to look.
+    /// Sleeps until something may have arrived, or until the deadline on the function's clock. Then the caller must
+    /// look.
     ///
     /// # Errors
-    /// A signal has come. What else has come is left for who looks next.
+    /// A signal has come. Interrupts are left for the next look.
     pub(super) fn until(&self, deadline: u64) -> Result<Taken, Signalled> {
         let signals = self.signals.get_or_init(HeldSignals::hold);
-        // What wakes us all the time must not keep them out.
+        // Deliver pending signals first: interrupts that are always signalled must not starve them.
         if signals.let_in() {
             return Err(Signalled);
         }

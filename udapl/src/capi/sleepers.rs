@@ -1,18 +1,18 @@
-//! Who sleeps on an adapter, and how others wake them.
+//! Threads that sleep on an adapter, and how other threads wake them.
 //!
-//! Several sleep on the same interrupts of the device. All are woken, but the first to look takes the signal, and in
-//! its look what came with it, which may be another's: so it wakes the others, each by a signal of its own. Whoever
-//! does something in a turn that a sleeper may wait for wakes all, too.
+//! Several threads sleep on the same interrupts of the device. All are woken, but the first one to look takes the
+//! signal and the events, which may be for another thread. So it wakes the others, each by an interrupt of its own. A
+//! thread that changes in a turn what a sleeping thread may wait for wakes all, too.
 //!
-//! No wakeup is lost, because a sleeper is on the list before it looks, in a turn, and looks again before it sleeps:
-//! who comes by later finds it there.
+//! No wake-up is lost: a thread registers before its look, in a turn, and looks again before it sleeps. A change
+//! after the look finds it registered.
 
 use std::sync::PoisonError;
 
 use super::primitives::{AtomicU32, Interrupt, Mutex, MutexGuard, Ordering};
 
 pub(super) struct Sleepers {
-    /// How many there are in `list`, for those who would find none.
+    /// Length of `list`, so that an empty list need not be locked.
     count: AtomicU32,
     list: Mutex<Vec<Interrupt>>,
 }
@@ -25,7 +25,7 @@ impl Sleepers {
         }
     }
 
-    /// A thread is going to sleep, now and again, until what is returned is dropped.
+    /// Registers a thread that is about to sleep, until the returned value is dropped.
     pub(super) fn enlist(&self, own: Interrupt) -> Enlisted<'_> {
         self.list().push(own.clone());
         self.count.fetch_add(1, Ordering::SeqCst);
@@ -35,7 +35,7 @@ impl Sleepers {
         }
     }
 
-    /// Wakes all. In a turn.
+    /// Wakes all. Call it in a turn.
     #[inline]
     pub(super) fn kick(&self) {
         if self.count.load(Ordering::Relaxed) != 0 {
@@ -43,7 +43,7 @@ impl Sleepers {
         }
     }
 
-    /// A sleeper has taken a signal of the device's: what came with it may be others'.
+    /// A thread has taken a signal of the device: wakes the others, whose events may have come with it.
     pub(super) fn taken_by(&self, own: Option<&Enlisted<'_>>) {
         let others = u32::from(own.is_some());
         if self.count.load(Ordering::Relaxed) > others {
@@ -65,14 +65,14 @@ impl Sleepers {
     }
 }
 
-/// A thread that is woken by others.
+/// A registered thread.
 pub(super) struct Enlisted<'a> {
     sleepers: &'a Sleepers,
     own: Interrupt,
 }
 
 impl Enlisted<'_> {
-    /// It was woken, or not; it looks anyway.
+    /// Clears the thread's own interrupt; it looks in any case.
     pub(super) fn take(&self) {
         let _kicks = self.own.take();
     }

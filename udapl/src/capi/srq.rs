@@ -1,6 +1,6 @@
-//! The calls of an SRQ but `dat_srq_post_recv`, which is in [`hot`](super::hot).
+//! The calls of an SRQ, without `dat_srq_post_recv` (in [`hot`](super::hot)).
 
-// UNSAFETY: pointers of a C program are read and written.
+// UNSAFETY: reads and writes through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
 
 use dat_core::{SrqAttr, SrqHandle, Subtype};

@@ -1,22 +1,22 @@
-//! Handles: what a C program holds is a number, and this table says whether it is one of ours.
+//! Handles: a C program's handle is a number, which this table maps to an object.
 //!
 //! ```text
 //!   63  62 ....................... 26  25 .. 22  21 .......... 5  4 ... 0
 //!  |  1 |  serial number of the handle |  kind  |  place in table |   0   |
 //! ```
 //!
-//! A place holds the handle that lives there, whole, and what it stands for. So a look-up is a masked load and one
-//! comparison, which a freed handle, one of another kind and a random number all fail: serial numbers are not used
-//! twice, and a place is left empty or has another number in it. Nothing a handle says is followed before that. Bit 63
-//! makes sure that no pointer of a program is ever taken for a handle.
+//! A place has its whole handle and the object. So a look-up is a masked load and one comparison. Freed handles,
+//! handles of another kind and random numbers all fail it: serial numbers are never reused, and a freed place is
+//! empty or has another number. Nothing is dereferenced before the comparison. Bit 63 is set in every handle, so that
+//! no pointer of a program is taken for one.
 //!
-//! The places of a kind lie together, so that the kind is part of the place and needs no comparison of its own.
+//! The places of a kind are contiguous, so that the kind is part of the index and needs no comparison of its own.
 //!
-//! Places ([`place`]) are atomics: a thread may look up a handle of its own adapter, or a stale one, while another
-//! thread changes the place. What a *live* handle stands for does not change until the handle is freed, which is the
-//! business of whoever calls for that adapter.
+//! Places ([`place`]) are atomics: a thread may look up a valid or stale handle while another thread changes the
+//! place. The object of a *live* handle does not change before the handle is freed; callers of the adapter must not
+//! free a handle that they still use.
 
-// UNSAFETY: a place leads to the holder it was filled with.
+// UNSAFETY: dereferences the pointer in a place.
 #![expect(unsafe_code, reason = "pointers in atomics")]
 
 use core::marker::PhantomData;
@@ -32,23 +32,23 @@ use super::place::{Free, Place};
 use super::primitives::{AtomicPtr, AtomicU32, AtomicU64, Mutex, Ordering};
 use super::types::DatHandle;
 
-/// Places of one kind: a process can have one handle less at a time.
+/// Number of places for each kind; one of them is never used.
 pub(super) const PER_KIND: usize = 1 << 17;
-/// `DAT_HANDLE_TYPE` counts to 10.
+/// `DAT_HANDLE_TYPE` ends at 10.
 pub(super) const KINDS: usize = 11;
 const PLACE_SHIFT: u32 = 5;
 const KIND_SHIFT: u32 = PLACE_SHIFT + PER_KIND.trailing_zeros();
 const SERIAL_SHIFT: u32 = KIND_SHIFT + 4;
 const OURS: u64 = 1 << 63;
 
-/// One place. As large as the lowest bit of a place in a handle counts for.
+/// The size of a place is the weight of the lowest index bit in a handle.
 const _: () = assert!(size_of::<Place<()>>() == 1 << PLACE_SHIFT);
 
-/// The places of a kind: all zeros, so that they take address space, and memory only where they are used. In a child of
-/// fork(2) they are empty.
+/// The places of a kind. All zeros, so that they take address space, and memory only where they are used. In a child
+/// of fork(2) they are empty.
 pub(super) type Places<A> = Wiped<[Place<A>; PER_KIND]>;
 
-/// Places that no handle ever lived in.
+/// Returns places that were never used.
 pub(super) const fn empty<A>() -> Places<A> {
     Wiped(
         [const {
@@ -63,11 +63,11 @@ pub(super) const fn empty<A>() -> Places<A> {
     )
 }
 
-/// What places lead to: whoever has the objects that handles name. It has the places, one list for each kind.
+/// The owner of the objects that handles name, with the places for each kind of handle.
 pub(super) trait Holder: Sized + 'static {
-    /// Where handles of a kind live.
+    /// Returns the places of a kind.
     fn places(kind: HandleType) -> &'static Places<Self>;
-    /// Those of the kind that a handle says, if it is one.
+    /// Returns the places of the kind in a handle, if it is a valid kind.
     fn places_of(kind: usize) -> Option<&'static Places<Self>>;
 }
 
@@ -77,7 +77,7 @@ static FREE: [Mutex<Free>; KINDS] = [const { Mutex::new(Free::new(PER_KIND as u3
 
 static SERIAL: AtomicU64 = AtomicU64::new(1);
 
-/// A kind of object that handles name.
+/// A kind of object that has handles.
 pub(super) trait Named: Copy {
     /// `DAT_HANDLE_TYPE`.
     const KIND: HandleType;
@@ -114,12 +114,12 @@ named! {
     SrqHandle is Srq,
 }
 
-/// An instance of an adapter: what the handle of an IA stands for. No two ever have the same number.
+/// An instance of an adapter: the object of an IA's handle. Numbers are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct IaName(u32);
 
 impl IaName {
-    /// An instance that is new.
+    /// Creates a new instance number.
     pub(super) fn fresh() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
@@ -138,7 +138,7 @@ impl Named for IaName {
     }
 }
 
-/// What a handle stands for, if it is one of this kind.
+/// Returns the object of a handle, if it is of this kind.
 #[inline(always)]
 pub(super) fn find<A: Holder, H: Named>(handle: DatHandle) -> Option<(&'static A, H)> {
     let (holder, place) = place::<A, H>(number(handle))?;
@@ -146,7 +146,7 @@ pub(super) fn find<A: Holder, H: Named>(handle: DatHandle) -> Option<(&'static A
     Some((holder, H::from_parts(key, ia)))
 }
 
-/// What a handle stands for, with the instance it belongs to.
+/// Returns the object of a handle, and the instance that it belongs to.
 pub(super) fn find_owned<A: Holder, H: Named>(
     handle: DatHandle,
 ) -> Option<(&'static A, IaName, H)> {
@@ -156,27 +156,27 @@ pub(super) fn find_owned<A: Holder, H: Named>(
     Some((holder, owner, object))
 }
 
-/// The place of a handle that lives.
+/// Returns the place of a live handle.
 #[inline(always)]
 fn place<A: Holder, H: Named>(handle: u64) -> Option<(&'static A, &'static Place<A>)> {
-    // CAST: the place, which is masked.
+    // CAST: the index, which is masked.
     let place = (handle >> PLACE_SHIFT) as usize & (PER_KIND - 1);
     let place = &A::places(H::KIND).0[place];
     if !place.holds(handle) {
         return None;
     }
-    // SAFETY: a pointer in a place is null or made of a `&'static A` (`Reserved::fill`).
+    // SAFETY: the pointer in a place is null or was made of a `&'static A` (`Reserved::fill`).
     let holder = unsafe { place.adapter().as_ref() }?;
     Some((holder, place))
 }
 
-/// The number a handle is.
+/// Returns the number of a handle.
 #[inline(always)]
 pub(super) fn number(handle: DatHandle) -> u64 {
     handle.addr() as u64
 }
 
-/// The handle a number is. It is no pointer to anything.
+/// Returns the handle of a number. It is not a valid pointer.
 #[inline(always)]
 pub(super) fn handle_of(number: u64) -> DatHandle {
     // CAST: pointers have 64 bits, as `types` asserts.
@@ -184,25 +184,25 @@ pub(super) fn handle_of(number: u64) -> DatHandle {
     core::ptr::without_provenance_mut(number as usize)
 }
 
-/// The lowest bits of a handle, which are 0.
+/// Number of low bits of a handle that are 0.
 const NO_BITS: u32 = PLACE_SHIFT;
 /// The lower half of a key, its index.
 const INDEX: u64 = 0xffff_ffff;
-/// The lowest bit of the upper half, the version: it is odd in every key.
+/// The lowest bit of the upper half, the version, which is odd in every key.
 const ODD: u64 = INDEX + 1;
 
-/// A handle as a key: what stands in the place of an object's key where the object is another instance's.
+/// Encodes a handle as a key, for an object that belongs to another instance.
 pub(super) const fn as_key(handle: u64) -> u64 {
     let bits = handle >> NO_BITS;
     (bits & INDEX) | ODD | (bits & !INDEX) << 1
 }
 
-/// The handle that such a key is.
+/// Returns the handle in such a key.
 pub(super) const fn of_key(key: u64) -> u64 {
     ((key & INDEX) | (key >> 1 & !INDEX)) << NO_BITS
 }
 
-/// A place taken for an object that is being made; given back if it is not.
+/// A place taken for an object that is being made. Dropping it returns the place.
 pub(super) struct Reserved<H: Named> {
     at: u32,
     handle: u64,
@@ -228,12 +228,12 @@ impl<H: Named> Reserved<H> {
         })
     }
 
-    /// The handle there will be.
+    /// Returns the handle that the object will have.
     pub(super) const fn handle(&self) -> u64 {
         self.handle
     }
 
-    /// The object is there: from now on the handle names it.
+    /// Assigns the handle to the object.
     pub(super) fn fill<A: Holder>(self, holder: &'static A, owner: IaName, object: H) {
         let place = &A::places(H::KIND).0[self.at as usize];
         let holder = core::ptr::from_ref(holder).cast_mut();
@@ -248,7 +248,7 @@ impl<H: Named> Drop for Reserved<H> {
     }
 }
 
-/// Takes a handle out; from now on it names nothing.
+/// Removes a handle; it is invalid from now on.
 pub(super) fn leave<A: Holder>(handle: u64) {
     if handle == 0 {
         return;
@@ -264,7 +264,7 @@ pub(super) fn leave<A: Holder>(handle: u64) {
     }
 }
 
-/// The kind and the place that a handle says.
+/// Returns the kind and the index in a handle.
 pub(super) const fn place_of(handle: u64) -> (usize, usize) {
     // CAST: masked.
     (

@@ -1,26 +1,26 @@
-//! The types of `dat/udat.h` as Rust sees them (DAT 1.2 headers; LP64).
+//! The types of `dat/udat.h` in Rust (DAT 1.2 headers; LP64).
 //!
-//! Enumerations a caller hands in are plain numbers here: a C program may put anything into them, and an invalid value
-//! of a Rust `enum` would be undefined behaviour before anybody could look at it. Offsets and sizes are asserted where
-//! the fields are declared, and `udapl/tests/dat/capi_layout.rs` has a C compiler say the same of the header.
+//! Enumerations passed by a caller are plain integers here. A C program may pass any value, and an invalid value of a
+//! Rust `enum` would be undefined behaviour before it could be checked. Offsets and sizes are asserted next to the
+//! fields, and `udapl/tests/dat/capi_layout.rs` compares them with a C compiler's view of the header.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::{offset_of, size_of};
 
 /// `DAT_RETURN`: 0, or class, type and subtype.
 pub type DatReturn = u32;
-/// `DAT_HANDLE` and the names of the kinds of it. It is never followed, only looked up.
+/// `DAT_HANDLE` and its typed names. It is never dereferenced, only looked up.
 pub type DatHandle = *mut c_void;
 /// `DAT_COUNT`.
 pub type DatCount = c_int;
 /// `DAT_BOOLEAN`: 0 is false.
 pub type DatBoolean = u32;
-/// `DAT_CONTEXT`, `DAT_DTO_COOKIE`, `DAT_RMR_COOKIE`: a union of eight bytes, passed as an integer is.
+/// `DAT_CONTEXT`, `DAT_DTO_COOKIE`, `DAT_RMR_COOKIE`: a union of eight bytes, passed like an integer.
 pub type DatContext = u64;
 /// `DAT_AGENT_FUNC`.
 pub type DatAgentFunc = Option<unsafe extern "C" fn(*mut c_void, DatHandle)>;
 
-/// The layout of one structure: name in C, size, and the name and offset of each field.
+/// Layout of one structure: its C name, size, and the name and offset of each field.
 pub type Layout = (&'static str, usize, &'static [(&'static str, usize)]);
 
 macro_rules! structs {
@@ -37,7 +37,7 @@ macro_rules! structs {
             $(const _: () = assert!(offset_of!($name, $field) == $at);)*
         )*
 
-        /// What a C compiler must say of the header.
+        /// Layouts that a C compiler must find in the header.
         pub const LAYOUTS: &[Layout] = &[
             $(($c, $size, &[$((stringify!($field), $at)),*]),)*
         ];
@@ -299,7 +299,7 @@ structs! {
     }
 }
 
-/// `DAT_EVENT_DATA`: which member counts is said by the event's number.
+/// `DAT_EVENT_DATA`; the event's number selects the member.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub union CEventData {
@@ -319,12 +319,12 @@ pub union CEventData {
 const _: () = assert!(size_of::<CEventData>() == 32);
 
 /// `DAT_REGION_DESCRIPTION`, a union of 16 bytes passed by value: an address, a handle, or both words of
-/// `DAT_SHARED_MEMORY`. A structure of two words travels in the same registers (System V ABI for x86-64, class
+/// `DAT_SHARED_MEMORY`. A structure of two words is passed in the same registers (System V ABI for x86-64, class
 /// INTEGER twice; AAPCS64, composite of 16 bytes).
 pub type CRegionDescription = CSharedMemory;
 
-/// `DAT_DTOS` of DAT 2.0, which the calls for many posts speak, too. Numbers from 0x100 on are ours
-/// (`DAT_POST_OPERATION`): what they name is a Send to DAT 2.0.
+/// `DAT_DTOS` of DAT 2.0, which the calls for many posts use, too. Numbers from 0x100 are our own
+/// (`DAT_POST_OPERATION`): to DAT 2.0 these operations are Sends.
 pub mod operation {
     /// A Send.
     pub const SEND: u32 = 0;
@@ -338,7 +338,7 @@ pub mod operation {
     pub const RECEIVE_WITH_INVALIDATE: u32 = 4;
     /// An RDMA Write with immediate data (`DAT_IB_DTOS`, from here on).
     pub const RDMA_WRITE_IMMED: u32 = 8;
-    /// The Receive that such a one has used up.
+    /// The Receive consumed by an RDMA Write with immediate data.
     pub const RECV_IMMED: u32 = 9;
     /// A fetch-and-add.
     pub const FETCH_ADD: u32 = 10;
@@ -348,6 +348,6 @@ pub mod operation {
     pub const RECV_MSG_IMMED: u32 = 12;
     /// A Send with immediate data.
     pub const SEND_IMMEDIATE: u32 = 0x100;
-    /// A Send that invalidates an RMR context of the peer's.
+    /// A Send that invalidates an RMR context of the peer.
     pub const SEND_INVALIDATE: u32 = 0x101;
 }

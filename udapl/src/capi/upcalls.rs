@@ -1,4 +1,4 @@
-//! Work that calls leave for a thread: how it comes to know of it, and of the end.
+//! A queue of work for a thread: how the thread is woken, and how it ends.
 //!
 //! ```text
 //!     tell: list += work; signal            the thread: while not over:
@@ -7,14 +7,14 @@
 //!                                           take the list, do the work
 //! ```
 //!
-//! The signal is taken before the list is looked at, so that work that comes after the look is signalled again. What is
-//! told before the end is done, by the thread, once.
+//! The thread takes the signal before it reads the list, so that later work signals again. All work queued before the
+//! end is done once, by the thread.
 
 use std::sync::PoisonError;
 
 use super::primitives::{AtomicBool, Interrupt, Mutex, Ordering};
 
-/// What the thread and those who tell it share.
+/// State shared by the thread and those that queue work.
 pub(super) struct Upcalls<T> {
     waiting: Mutex<Vec<T>>,
     wake: Interrupt,
@@ -22,7 +22,7 @@ pub(super) struct Upcalls<T> {
 }
 
 impl<T> Upcalls<T> {
-    /// None yet.
+    /// Creates an empty queue.
     pub(super) fn new(wake: Interrupt) -> Self {
         Self {
             waiting: Mutex::new(Vec::new()),
@@ -31,7 +31,7 @@ impl<T> Upcalls<T> {
         }
     }
 
-    /// There is something to do.
+    /// Queues work and wakes the thread.
     pub(super) fn tell(&self, work: T) {
         self.waiting
             .lock()
@@ -40,19 +40,19 @@ impl<T> Upcalls<T> {
         self.wake.signal();
     }
 
-    /// What there is to do, oldest first.
+    /// Takes all queued work, oldest first.
     pub(super) fn take(&self) -> Vec<T> {
         core::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Nobody tells of anything any more.
+    /// Ends the queue; no more work is added.
     pub(super) fn end(&self) {
         self.over.store(true, Ordering::SeqCst);
         self.wake.signal();
     }
 
-    /// What the thread does: has `look` take the list and do what it can, until it is over or `look` says that nobody
-    /// will say so; `sleep` sleeps until it is signalled, and takes the signal. What is left in the end.
+    /// Body of the thread. `look` takes the list and does the work; false means that `end` will never be called.
+    /// `sleep` waits for the signal and takes it. Returns the work left at the end.
     pub(super) fn serve(&self, mut look: impl FnMut() -> bool, mut sleep: impl FnMut()) -> Vec<T> {
         while !self.over.load(Ordering::SeqCst) {
             if !look() {

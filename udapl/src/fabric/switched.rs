@@ -1,4 +1,4 @@
-//! Simulated functions on switches: for programs that want to see queues fill.
+//! Simulated functions on switches, for programs that study congestion.
 //!
 //! ```
 //! use std::time::Duration;
@@ -30,24 +30,23 @@ use crate::Ia;
 use crate::open::simulated::open_function;
 use crate::open::{OpenError, OpenOptions};
 
-/// The port of a switch in a [ring](Switched::ring) that leads to its function, to the next switch, and to the one
-/// before.
+/// Ports of a switch in a [ring](Switched::ring): to its function, to the next switch, and to the one before.
 const OWN: usize = 0;
 const NEXT: usize = 1;
 const BEFORE: usize = 2;
 
-/// Functions, and the switches they are on.
+/// Functions and their switches.
 pub struct Switched {
-    /// The world they live in.
+    /// The simulated world.
     pub sim: Sim,
     /// The switches.
     pub switches: Vec<SwitchId>,
-    /// The cables of functions, by function.
+    /// The cable of each function.
     pub links: Vec<LinkId>,
     functions: Vec<Arc<SimFunction>>,
 }
 
-/// A world whose log nobody reads.
+/// Creates a world without an event log.
 fn unlogged(seed: u64) -> Sim {
     Sim::new(SimConfig {
         seed,
@@ -55,19 +54,19 @@ fn unlogged(seed: u64) -> Sim {
     })
 }
 
-/// Why such a fabric cannot be.
+/// Errors of building such a fabric.
 #[derive(Debug, Error)]
 pub enum NotSwitched {
-    /// The switch cannot be.
+    /// Invalid configuration of a switch.
     #[error(transparent)]
     Switch(#[from] SwitchError),
-    /// A cable cannot be laid.
+    /// A cable cannot be connected.
     #[error(transparent)]
     Cable(#[from] NotConnected),
 }
 
 impl Switched {
-    /// So many functions on one switch, function N at port N; the switch has as many ports, whatever `config` says. The
+    /// Puts this many functions on one switch, function N at port N. The number of ports in `config` is ignored. The
     /// same seed gives the same world.
     ///
     /// # Errors
@@ -81,7 +80,7 @@ impl Switched {
         Self::star_in(unlogged(seed), functions, config, faults)
     }
 
-    /// As [`Switched::star`], in a world that has nothing in it yet, and is recorded, for instance ([`Sim::record`]).
+    /// Like [`Switched::star`], in a world that is empty but may be recorded, for instance ([`Sim::record`]).
     ///
     /// # Errors
     /// [`NotSwitched`].
@@ -102,8 +101,8 @@ impl Switched {
         Ok(fabric)
     }
 
-    /// So many switches in a circle, each with a function, and all frames go one way round: what is for the function of
-    /// the switch before passes all others. No switch floods, since a flood would never end.
+    /// Connects this many switches to a ring, each with one function. All frames travel in one direction: a frame for
+    /// the function at the previous switch passes all others. No switch floods, because a flood would never end.
     ///
     /// # Errors
     /// [`NotSwitched`].
@@ -116,7 +115,7 @@ impl Switched {
         Self::ring_in(unlogged(seed), switches, config, faults)
     }
 
-    /// As [`Switched::ring`], in a world that has nothing in it yet.
+    /// Like [`Switched::ring`], in an empty world.
     ///
     /// # Errors
     /// [`NotSwitched`].
@@ -163,35 +162,35 @@ impl Switched {
         }
     }
 
-    /// How many functions there are.
+    /// Returns the number of functions.
     #[must_use]
     pub fn functions(&self) -> usize {
         self.functions.len()
     }
 
-    /// One of them.
+    /// Returns a function.
     ///
     /// # Panics
-    /// There is no such function.
+    /// Panics if there is no such function.
     #[must_use]
     pub fn function(&self, number: usize) -> Arc<SimFunction> {
         Arc::clone(&self.functions[number])
     }
 
-    /// Says what the ports of all functions do with priorities and about congestion.
+    /// Sets the priorities and congestion control of all functions' ports.
     pub fn set_qos(&self, qos: &PortQos) {
         for function in &self.functions {
             self.sim.set_qos(function, qos.clone());
         }
     }
 
-    /// The IPv4 address that [`Switched::options`] gives a function.
+    /// Returns the IPv4 address that [`Switched::options`] gives a function.
     #[must_use]
     pub fn ipv4(number: usize) -> IpAddr {
         Fabric::ipv4(number)
     }
 
-    /// Options for a function: its IPv4 address, and all others as neighbours.
+    /// Returns options for a function: its IPv4 address, and all others as neighbours.
     #[must_use]
     pub fn options(&self, number: usize) -> OpenOptions {
         let others = (0..self.functions.len()).filter(|&other| other != number);
@@ -209,8 +208,8 @@ impl Switched {
         self.open_with(number, &self.options(number))
     }
 
-    /// Brings a function up and opens it with other options. The random numbers of the driver follow from the seed of
-    /// the world, unless the options have a seed.
+    /// Brings a function up and opens it with other options. If the options have no seed, the driver's random numbers
+    /// follow from the seed of the world.
     ///
     /// # Errors
     /// [`OpenError`].

@@ -15,8 +15,8 @@ use super::table::OpKey;
 use super::transfer::Transfer;
 use super::what::What;
 
-/// Posts of one endpoint that reach the device together ([`Endpoint::batch`]), in their order. Each is as the method
-/// of [`Endpoint`] of that name.
+/// Posts of one endpoint that reach the device together, in their order ([`Endpoint::batch`]). Each method works like
+/// the method of [`Endpoint`] of the same name.
 pub struct Batch<'a> {
     endpoint: &'a Endpoint,
     posts: Vec<(OpKey, What)>,
@@ -31,47 +31,47 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// As [`Endpoint::recv`].
+    /// Like [`Endpoint::recv`].
     pub fn recv(&mut self, buffer: Buffer) -> Transfer {
         self.post(buffer, What::Recv)
     }
 
-    /// As [`Endpoint::send`].
+    /// Like [`Endpoint::send`].
     pub fn send(&mut self, buffer: Buffer) -> Transfer {
         self.post(buffer, What::Send)
     }
 
-    /// As [`Endpoint::send_immediate`].
+    /// Like [`Endpoint::send_immediate`].
     pub fn send_immediate(&mut self, buffer: Buffer, immediate: u32) -> Transfer {
         self.post(buffer, What::SendImmediate(immediate))
     }
 
-    /// As [`Endpoint::send_invalidate`].
+    /// Like [`Endpoint::send_invalidate`].
     pub fn send_invalidate(&mut self, buffer: Buffer, rmr_context: u32) -> Transfer {
         self.post(buffer, What::SendInvalidate(rmr_context))
     }
 
-    /// As [`Endpoint::write`].
+    /// Like [`Endpoint::write`].
     pub fn write(&mut self, buffer: Buffer, to: RmrTriplet) -> Transfer {
         self.post(buffer, What::Write(to))
     }
 
-    /// As [`Endpoint::write_immediate`].
+    /// Like [`Endpoint::write_immediate`].
     pub fn write_immediate(&mut self, buffer: Buffer, to: RmrTriplet, immediate: u32) -> Transfer {
         self.post(buffer, What::WriteImmediate(to, immediate))
     }
 
-    /// As [`Endpoint::read`].
+    /// Like [`Endpoint::read`].
     pub fn read(&mut self, buffer: Buffer, from: RmrTriplet) -> Transfer {
         self.post(buffer, What::Read(from))
     }
 
-    /// As [`Endpoint::fetch_add`].
+    /// Like [`Endpoint::fetch_add`].
     pub fn fetch_add(&mut self, result: Buffer, remote: RmrTriplet, add: u64) -> Transfer {
         self.post(result, What::FetchAdd(remote, add))
     }
 
-    /// As [`Endpoint::compare_swap`].
+    /// Like [`Endpoint::compare_swap`].
     pub fn compare_swap(
         &mut self,
         result: Buffer,
@@ -87,7 +87,8 @@ impl<'a> Batch<'a> {
         self.post(result, what)
     }
 
-    /// What cannot be posted at all is refused here, what the endpoint refuses in the end.
+    /// Queues a post. A post that is invalid fails here; one that the endpoint refuses fails when the batch is
+    /// posted.
     fn post(&mut self, buffer: Buffer, what: What) -> Transfer {
         let (shared, link) = self.endpoint.parts();
         match shared.with(|core| core.enter(link, buffer, &what)) {

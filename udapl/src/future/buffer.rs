@@ -1,8 +1,8 @@
-//! Memory for transfers: pools of buffers, each of which has one owner at a time.
+//! Buffers for transfers, and the pools that they come from. A buffer has one owner at a time.
 //!
-//! A pool is one memory region, cut into pieces. A [`Buffer`] is the right to use a piece: whoever has it is the
-//! program, or, while a transfer is in flight, the driver. It goes back to the pool when it is dropped, wherever that
-//! is, and the region ends when the pool and all its buffers have gone.
+//! A pool is one memory region, cut into pieces. A [`Buffer`] is the right to use a piece. Its owner is the program
+//! or, while a transfer is in flight, the driver. Dropping a buffer anywhere returns it to the pool. The region is
+//! freed when the pool and all its buffers have been dropped.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -14,12 +14,12 @@ use driver::{Bytes, DmaBuffer};
 use super::error::Error;
 use super::table::Shared;
 
-/// Of pieces: no two share a cache line.
+/// Alignment of pieces: no two share a cache line.
 const LINE_BYTES: usize = 64;
-/// Of a region: what reads and writes past the page cache (`O_DIRECT`) ask for.
+/// Alignment of a region, as `O_DIRECT` requires.
 const PAGE_BYTES: usize = 4096;
 
-/// Buffers of one size, in one registered region. Clones share it.
+/// Buffers of one size, in one registered region. Clones share the region.
 #[derive(Clone)]
 pub struct Pool(Rc<Region>);
 
@@ -30,17 +30,17 @@ struct Region {
     whole: LmrSlice,
     rmr_context: u32,
     registered_address: u64,
-    /// Bytes of a buffer, and from one to the next.
+    /// Size of a buffer, and the distance from one buffer to the next.
     bytes: u32,
     stride: u32,
     count: u32,
-    /// Numbers of buffers that nobody has.
+    /// Numbers of the free buffers.
     free: RefCell<Vec<u32>>,
     shared: Weak<Shared>,
 }
 
 impl Drop for Region {
-    /// No transfer uses it any more: each would have a buffer.
+    /// No transfer uses the region any more: each would still hold a buffer.
     fn drop(&mut self) {
         if let Some(shared) = self.shared.upgrade() {
             shared.region_is_over(self.lmr);
@@ -49,7 +49,7 @@ impl Drop for Region {
 }
 
 impl Pool {
-    /// `count` buffers of `bytes` bytes.
+    /// Creates a pool of `count` buffers of `bytes` bytes.
     pub(super) fn new(
         shared: &Rc<Shared>,
         count: u32,
@@ -62,7 +62,7 @@ impl Pool {
         };
         let line = u32::try_from(LINE_BYTES).map_err(|_| too_large())?;
         let stride = bytes.checked_next_multiple_of(line);
-        // One slice of it has 32 bits of length.
+        // An LMR slice has a 32-bit length.
         let all = stride.and_then(|stride| stride.checked_mul(count));
         let (stride, all) = stride.zip(all).ok_or_else(too_large)?;
         let length = usize::try_from(all).map_err(|_| too_large())?;
@@ -88,7 +88,8 @@ impl Pool {
         })))
     }
 
-    /// Takes a free buffer, if there is one. Its length is its capacity, and it still holds the bytes of its last use.
+    /// Takes a free buffer, if there is one. Its length is its capacity, and it still has the bytes of its previous
+    /// use.
     #[must_use]
     pub fn take(&self) -> Option<Buffer> {
         let number = self.0.free.borrow_mut().pop()?;
@@ -100,7 +101,7 @@ impl Pool {
         })
     }
 
-    /// How many buffers are free.
+    /// Returns the number of free buffers.
     #[must_use]
     pub fn available(&self) -> usize {
         self.0.free.borrow().len()
@@ -115,10 +116,10 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// A piece of registered memory with one owner. When it is dropped it goes back to its pool.
+/// A piece of registered memory with one owner. Dropping it returns it to its pool.
 ///
-/// As a `Vec` it has a capacity and a length. The first [`len`](Self::len) bytes are the content: what is sent or
-/// written, and what a transfer has brought.
+/// Like a `Vec` it has a capacity and a length. The first [`len`](Self::len) bytes are the content: the bytes to send
+/// or write, or the bytes that a transfer has received or read.
 pub struct Buffer {
     region: Rc<Region>,
     number: u32,
@@ -127,26 +128,26 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// A transfer begins: what the one before brought is over.
+    /// Clears the completion of the previous transfer, because a new one begins.
     pub(super) const fn forget_completion(&mut self) {
         self.completion = None;
     }
 
-    /// How many bytes it can hold.
+    /// Returns the capacity in bytes.
     #[must_use]
     pub fn capacity(&self) -> usize {
         // CAST: usize has at least 32 bits on every target this runs on.
         self.region.bytes as usize
     }
 
-    /// Bytes of the content.
+    /// Returns the length of the content in bytes.
     #[must_use]
     pub const fn len(&self) -> usize {
         // CAST: as above.
         self.len as usize
     }
 
-    /// Whether the content has no bytes.
+    /// Returns whether the length is 0.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
@@ -155,7 +156,7 @@ impl Buffer {
     /// Makes the first `len` bytes the content.
     ///
     /// # Errors
-    /// [`Error::Bounds`]: it has fewer.
+    /// [`Error::Bounds`]: `len` exceeds the capacity.
     pub fn set_len(&mut self, len: usize) -> Result<(), Error> {
         self.bounds(0, len, self.capacity())?;
         // CAST: at most the capacity, which is a `u32`.
@@ -166,20 +167,20 @@ impl Buffer {
         Ok(())
     }
 
-    /// Copies bytes in from the beginning and makes them the content.
+    /// Copies bytes to the start of the buffer and makes them the content.
     ///
     /// # Errors
-    /// [`Error::Bounds`]: they are more than it can hold. Nothing was put in.
+    /// [`Error::Bounds`]: there are more bytes than the capacity. Nothing was copied.
     pub fn fill(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.set_len(bytes.len())?;
         self.region.memory.write_bytes(self.start(), bytes);
         Ok(())
     }
 
-    /// Copies bytes in at an offset. The length stays what it is.
+    /// Copies bytes to an offset. The length does not change.
     ///
     /// # Errors
-    /// [`Error::Bounds`]: they are not inside what it can hold. Nothing was put in.
+    /// [`Error::Bounds`]: the range exceeds the capacity. Nothing was copied.
     pub fn write_at(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
         self.bounds(offset, bytes.len(), self.capacity())?;
         let place = self.start() + offset;
@@ -190,7 +191,7 @@ impl Buffer {
     /// Copies bytes out of the content.
     ///
     /// # Errors
-    /// [`Error::Bounds`]: they are not inside the content.
+    /// [`Error::Bounds`]: the range exceeds the content.
     pub fn read_at(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
         self.bounds(offset, bytes.len(), self.len())?;
         let place = self.start() + offset;
@@ -198,7 +199,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// A copy of the content.
+    /// Returns a copy of the content.
     #[must_use]
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.len()];
@@ -206,9 +207,9 @@ impl Buffer {
         bytes
     }
 
-    /// The completion of the last transfer that it was in, if that came so far: the immediate data that a receive came
-    /// with, or the context that was invalidated ([`DtoCompletion::detail`]), and the endpoint that a receive of an SRQ
-    /// came through ([`DtoCompletion::ep`]).
+    /// Returns the completion of the buffer's last transfer, if it has one. It has the immediate data of a receive,
+    /// or the invalidated RMR context ([`DtoCompletion::detail`]), and for a receive of an SRQ the endpoint
+    /// ([`DtoCompletion::ep`]).
     #[must_use]
     pub const fn completion(&self) -> Option<&DtoCompletion> {
         self.completion.as_ref()
@@ -218,12 +219,13 @@ impl Buffer {
         self.completion = Some(done);
     }
 
-    /// The content, in place: to look at, and to read or write files with
-    /// ([`FileOperation`](crate::reactor::FileOperation)), without a copy. For a read from a file the length is set
-    /// before ([`set_len`](Self::set_len)). Buffers of a multiple of 4096 bytes lie on pages, as `O_DIRECT` asks for.
+    /// Returns the content in place, to inspect it, or to read or write files with it
+    /// ([`FileOperation`](crate::reactor::FileOperation)) without a copy. Before a read from a file, set the length
+    /// ([`set_len`](Self::set_len)). Buffers whose size is a multiple of 4096 bytes are page-aligned, as `O_DIRECT`
+    /// requires.
     ///
-    /// An operation on a file does not own the buffer, only its memory: who drops or posts the buffer before the
-    /// operation has ended has others' bytes in the file, or the file's in others' messages.
+    /// A file operation does not own the buffer, only its memory. If the buffer is dropped or posted before the
+    /// operation has ended, the file may get bytes of other transfers, or messages may get bytes of the file.
     #[must_use]
     pub fn bytes(&self) -> Bytes<'_> {
         let (start, whole) = (self.start(), Bytes::from(&self.region.memory));
@@ -231,8 +233,8 @@ impl Buffer {
         whole.part(start..start + self.len()).expect("inside")
     }
 
-    /// What a peer needs to reach the content, as far as the rights of the pool allow. It stays valid as long as the
-    /// pool has its region, also after the buffer has gone to another owner.
+    /// Returns the RMR triplet with which a peer can access the content, within the access rights of the pool. It
+    /// stays valid while the region exists, even after the buffer has another owner.
     #[must_use]
     pub fn remote(&self) -> RmrTriplet {
         RmrTriplet {
@@ -243,7 +245,7 @@ impl Buffer {
         }
     }
 
-    /// The first `bytes` bytes, to post.
+    /// Returns the first `bytes` bytes, for a post.
     pub(super) fn slice(&self, bytes: usize) -> Option<LmrSlice> {
         if bytes > self.capacity() {
             return None;

@@ -1,4 +1,4 @@
-//! Waiting for a connection to come, and to end.
+//! Futures for the start and the end of a connection.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,20 +11,20 @@ use super::error::Error;
 use super::table::{LinkKey, LinkState, Shared};
 use super::waiting::Place;
 
-/// An endpoint whose connection somebody waits for; or there is nothing to wait for.
+/// The endpoint whose connection the future waits for, or the error of starting it.
 type Waits = Result<(Rc<Shared>, LinkKey), Error>;
 
-/// Who waits for a connection to be elsewhere.
+/// A future that waits for a state of a connection.
 struct Waiter {
     waits: Waits,
     place: Option<Place>,
 }
 
-/// An attempt to connect. Dropping it does not end the attempt; dropping the endpoint does.
+/// A connection attempt. Dropping it does not end the attempt; dropping the endpoint does.
 #[must_use = "futures do nothing unless they are polled"]
 pub struct Connecting(Waiter);
 
-/// Waits for the end of a connection; ready with what ended it. Dropping it changes nothing.
+/// Waits for the end of a connection, and returns its cause. Dropping it changes nothing.
 #[must_use = "futures do nothing unless they are polled"]
 pub struct Disconnecting(Waiter);
 
@@ -41,7 +41,7 @@ impl Disconnecting {
 }
 
 impl Waiter {
-    /// How far the connection is, if anybody asks for the first time after it was refused: why.
+    /// Returns the state of the connection. If starting it failed, the first call returns the error.
     fn state(
         &mut self,
         is_awaited: fn(LinkState) -> bool,

@@ -1,4 +1,4 @@
-//! The driver owns the instance, takes its events in, and wakes tasks.
+//! The driver owns the instance, takes in its events and wakes tasks.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -19,11 +19,11 @@ use super::error::Error;
 use super::table::Shared;
 use crate::{Ia, NotClosed, ia_close};
 
-/// Events of connections, and requests to connect, that may lie there between two turns.
+/// Maximum number of connection events and connection requests queued between two turns.
 const CONNECTION_EVENTS: u32 = 4096;
 
-/// Owns an instance whose operations are futures. When it is closed or dropped, the instance ends, and all futures with
-/// it.
+/// Owns an instance whose operations are futures. Closing or dropping the driver closes the instance and ends all its
+/// futures.
 pub struct Driver {
     shared: Rc<Shared>,
 }
@@ -32,24 +32,24 @@ pub struct Driver {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "tasks may have been woken"]
 pub enum Turn {
-    /// Events were taken in. Let the tasks run, then call [`Driver::turn`] again.
+    /// Events were taken in. Run the tasks, then call [`Driver::turn`] again.
     Taken,
-    /// There was none, and the instance is armed: sleep on the descriptor, this long at most. If a handle of the driver
-    /// is used before the sleep, call [`Driver::turn`] again first.
+    /// There was no event, and the instance is armed: sleep on the descriptor, at most for this time. If a task uses
+    /// a handle of the driver before the sleep, call [`Driver::turn`] again first.
     Armed(Duration),
 }
 
-/// Why an instance cannot be driven, with the instance, unchanged.
+/// The instance could not get a driver. It is unchanged.
 #[derive(Debug)]
 pub struct Refused {
     /// The instance.
     pub ia: Box<Ia>,
-    /// Why not.
+    /// Reason.
     pub error: Error,
 }
 
 impl Driver {
-    /// Drives an instance, with room for `transfers` transfers in flight.
+    /// Creates a driver of an instance, for up to `transfers` transfers in flight.
     ///
     /// # Errors
     /// [`Refused`]: the device has no room for two EVDs, one of which holds `transfers` events, or for a PZ.
@@ -65,38 +65,38 @@ impl Driver {
         }
     }
 
-    /// A handle, to make endpoints, listeners and pools with.
+    /// Returns a handle, which makes endpoints, listeners and pools.
     #[must_use]
     pub fn handle(&self) -> Handle {
         Handle::new(Rc::clone(&self.shared))
     }
 
-    /// The descriptor to sleep on after [`Turn::Armed`].
+    /// Returns the descriptor to sleep on after [`Turn::Armed`].
     ///
     /// # Errors
-    /// As [`Ia::descriptor`](dat_core::Ia::descriptor).
+    /// Those of [`Ia::descriptor`](dat_core::Ia::descriptor).
     pub fn descriptor(&mut self) -> Result<Descriptor, Error> {
         self.shared
             .with(|core| core.ia()?.descriptor().map_err(Error::Dat))
     }
 
-    /// Takes in events, up to some number, and wakes the tasks they are for. If there is none, arms the instance.
+    /// Takes in a bounded number of events and wakes their tasks. If there is no event, arms the instance.
     ///
     /// # Errors
-    /// [`Error::Dead`], once nothing more can come. DAT's refusal to arm the instance.
+    /// [`Error::Dead`]: no more events can come. DAT's error of arming the instance.
     pub fn turn(&mut self) -> Result<Turn, Error> {
         let armed = self.turn_then(|armed| armed.timeout())?;
         Ok(armed.map_or(Turn::Taken, Turn::Armed))
     }
 
-    /// Takes in what is there ([`Driver::turn`]); `idle` is what is done if nothing is.
+    /// Takes in events like [`Driver::turn`]. If there are none, calls `idle`.
     fn turn_then<T>(
         &mut self,
         idle: impl FnOnce(Armed<'_, MlxProvider>) -> T,
     ) -> Result<Option<T>, Error> {
         self.shared.end_regions();
         self.shared.with(|core| {
-            // What ended without an event, an endpoint that was refused its end before, has woken tasks too.
+            // An endpoint whose earlier free failed may have ended now, which wakes tasks without an event.
             if core.take_in()? > 0 || core.wakes_somebody() {
                 return Ok(None);
             }
@@ -113,10 +113,10 @@ impl Driver {
         })
     }
 
-    /// Calls [`Driver::turn`] again and again, as a task beside the others. When there are no events it awaits the
-    /// future that `sleep` returns. That future gets the longest time to sleep, and should be ready when the time is
-    /// over or the descriptor is readable. It is dropped early when another task posts something. Returns why it cannot
-    /// go on.
+    /// Calls [`Driver::turn`] in a loop, as a task beside the others. When there are no events it awaits the future
+    /// that `sleep` returns. That future gets the longest time to sleep, and should be ready when the time is over or
+    /// the descriptor is readable. The loop drops it early when another task posts something. Returns the error that
+    /// ends the loop.
     pub async fn run<S: Future<Output = ()>>(
         &mut self,
         mut sleep: impl FnMut(Duration) -> S,
@@ -124,7 +124,7 @@ impl Driver {
         loop {
             let idle = poll_fn(|cx| match self.turn() {
                 Ok(Turn::Taken) => {
-                    // Tasks first.
+                    // Let the other tasks run first.
                     cx.waker().wake_by_ref();
                     Poll::Pending
                 }
@@ -146,12 +146,12 @@ impl Driver {
         }
     }
 
-    /// Calls [`Driver::turn`] until a future is ready, and sleeps by the clock of the function: for programs without a
-    /// runtime, and for virtual time. If something else wakes the future, that is noticed when the sleep ends, after a
-    /// second at most.
+    /// Calls [`Driver::turn`] until a future is ready, and sleeps by the clock of the function. This is for programs
+    /// without a runtime, and for virtual time. A wake-up from another source is noticed when the sleep ends, after
+    /// one second at most.
     ///
     /// # Errors
-    /// As [`Driver::turn`].
+    /// Those of [`Driver::turn`].
     pub fn block_on<F: Future>(&mut self, future: F) -> Result<F::Output, Error> {
         let woken = Arc::new(Woken(AtomicBool::new(true)));
         let waker = Waker::from(Arc::clone(&woken));
@@ -171,19 +171,19 @@ impl Driver {
         }
     }
 
-    /// Closes the instance abruptly. Transfers in flight end with [`Error::Closed`], and their buffers come back: the
-    /// card no longer uses them.
+    /// Closes the instance abruptly. Transfers in flight end with [`Error::Closed`], and their buffers are returned:
+    /// the card no longer uses them.
     ///
     /// # Errors
-    /// As [`ia_close`]. The futures have ended all the same. If the device could not be stopped (`CloseReport`, the
-    /// log), it may go on with buffers that were in flight.
+    /// Those of [`ia_close`]. The futures end even then. If the device could not be stopped (see `CloseReport` and
+    /// the log), it may still access buffers that were in flight.
     pub fn close(self) -> Result<CloseReport, NotClosed> {
         while self
             .shared
             .with(|core| core.take_in())
             .is_ok_and(|taken| taken > 0)
         {}
-        // PANIC: only this and the drop take it, and both end the driver.
+        // PANIC: only this and `drop` take it, and both consume the driver.
         let ia = self
             .shared
             .with(|core| core.take_ia())
@@ -210,7 +210,7 @@ impl fmt::Debug for Driver {
     }
 }
 
-/// What a driver needs; all of it or nothing.
+/// Creates the objects of a driver. After an error nothing is left.
 fn objects(ia: &mut Ia, transfers: u32) -> DatResult<(PzHandle, [EvdHandle; 2])> {
     let zone = ia.pz_create()?;
     let mut evds = Vec::new();
@@ -229,7 +229,7 @@ fn objects(ia: &mut Ia, transfers: u32) -> DatResult<(PzHandle, [EvdHandle; 2])>
             }
         }
     }
-    // PANIC: there are two.
+    // PANIC: the vector has two EVDs.
     Ok((zone, [evds[0], evds[1]]))
 }
 

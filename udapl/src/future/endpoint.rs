@@ -23,8 +23,8 @@ use super::table::{LinkKey, Of, Shared};
 use super::transfer::{InlineTransfer, Transfer};
 use super::what::{Inline, What};
 
-/// Makes endpoints, listeners and pools. Clones belong to the same driver. When that has ended, each call answers
-/// [`Error::Closed`].
+/// Makes endpoints, listeners and pools. Clones belong to the same driver. After the driver has been closed, each
+/// call returns [`Error::Closed`].
 #[derive(Clone)]
 pub struct Handle {
     shared: Rc<Shared>,
@@ -35,12 +35,13 @@ impl Handle {
         Self { shared }
     }
 
-    /// An endpoint with DAT's usual attributes ([`EpAttr::defaults`]), and up to 4 RDMA Reads each way at a time.
+    /// Creates an endpoint with DAT's default attributes ([`EpAttr::defaults`]), and up to 4 concurrent RDMA Reads
+    /// each way.
     ///
     /// # Errors
     /// DAT_INSUFFICIENT_RESOURCES; [`Error::Closed`].
     pub fn endpoint(&self) -> Result<Endpoint, Error> {
-        /// RDMA Reads.
+        /// Concurrent RDMA Reads.
         const READS: u32 = 4;
         let attr = self.shared.with(|core| {
             let ia = core.peek()?.query().ia;
@@ -53,19 +54,19 @@ impl Handle {
         self.endpoint_with(&attr)
     }
 
-    /// An endpoint with these attributes.
+    /// Creates an endpoint with these attributes.
     ///
     /// # Errors
-    /// As [`Ia::ep_create`](dat_core::Ia::ep_create); [`Error::Closed`].
+    /// Those of [`Ia::ep_create`](dat_core::Ia::ep_create); [`Error::Closed`].
     pub fn endpoint_with(&self, attr: &EpAttr) -> Result<Endpoint, Error> {
         self.make(attr, None)
     }
 
-    /// An endpoint with these attributes that takes its receives from a shared receive queue.
+    /// Creates an endpoint with these attributes that takes its receives from a shared receive queue.
     ///
     /// # Errors
-    /// As [`Ia::ep_create_with_srq`](dat_core::Ia::ep_create_with_srq): DAT_INVALID_HANDLE|SRQ if it is another
-    /// driver's. [`Error::Closed`].
+    /// Those of [`Ia::ep_create_with_srq`](dat_core::Ia::ep_create_with_srq): DAT_INVALID_HANDLE|SRQ if the SRQ
+    /// belongs to another driver. [`Error::Closed`].
     pub fn endpoint_with_srq(&self, srq: &Srq, attr: &EpAttr) -> Result<Endpoint, Error> {
         self.make(attr, Some(srq))
     }
@@ -88,10 +89,10 @@ impl Handle {
         })
     }
 
-    /// A shared receive queue.
+    /// Creates a shared receive queue.
     ///
     /// # Errors
-    /// As [`Ia::srq_create`](dat_core::Ia::srq_create); [`Error::Closed`].
+    /// Those of [`Ia::srq_create`](dat_core::Ia::srq_create); [`Error::Closed`].
     pub fn srq(&self, attr: SrqAttr) -> Result<Srq, Error> {
         let link = self.shared.with(|core| {
             let zone = core.zone;
@@ -104,7 +105,7 @@ impl Handle {
     /// Listens at a connection qualifier.
     ///
     /// # Errors
-    /// As [`Ia::psp_create`](dat_core::Ia::psp_create); [`Error::Closed`].
+    /// Those of [`Ia::psp_create`](dat_core::Ia::psp_create); [`Error::Closed`].
     pub fn listen(&self, conn_qual: ConnQual) -> Result<Listener, Error> {
         let psp = self.shared.with(|core| {
             let events = core.connections;
@@ -117,11 +118,11 @@ impl Handle {
         Ok(Listener::new(Rc::clone(&self.shared), psp))
     }
 
-    /// Listens at a connection qualifier beside other instances of the adapter, each of which gets some of the
+    /// Listens at a connection qualifier together with other instances of the adapter; each gets some of the
     /// requests.
     ///
     /// # Errors
-    /// As [`Ia::psp_create_shared`](dat_core::Ia::psp_create_shared); [`Error::Closed`].
+    /// Those of [`Ia::psp_create_shared`](dat_core::Ia::psp_create_shared); [`Error::Closed`].
     pub fn listen_shared(&self, conn_qual: ConnQual) -> Result<Listener, Error> {
         let psp = self.shared.with(|core| {
             let events = core.connections;
@@ -134,16 +135,17 @@ impl Handle {
         Ok(Listener::new(Rc::clone(&self.shared), psp))
     }
 
-    /// A pool of `count` buffers of `bytes` bytes, in a region with these rights. Sending and writing from a buffer
-    /// takes LOCAL_READ, receiving and reading into it LOCAL_WRITE. The other rights are for peers.
+    /// Creates a pool of `count` buffers of `bytes` bytes, in a region with these access rights. Sending and writing
+    /// from a buffer needs LOCAL_READ; receiving and reading into it needs LOCAL_WRITE. The other rights are for
+    /// peers.
     ///
     /// # Errors
-    /// [`Error::Memory`]; as [`Ia::lmr_create`](dat_core::Ia::lmr_create); [`Error::Closed`].
+    /// [`Error::Memory`]; those of [`Ia::lmr_create`](dat_core::Ia::lmr_create); [`Error::Closed`].
     pub fn pool(&self, count: u32, bytes: u32, rights: MemPrivFlags) -> Result<Pool, Error> {
         Pool::new(&self.shared, count, bytes, rights)
     }
 
-    /// The adapter's address, to tell peers.
+    /// Returns the adapter's address, by which peers connect to it.
     ///
     /// # Errors
     /// [`Error::Closed`].
@@ -159,19 +161,19 @@ impl fmt::Debug for Handle {
     }
 }
 
-/// An endpoint. When it is dropped, it ends, and its connection and its transfers with it.
+/// An endpoint. Dropping it ends its connection and its transfers.
 pub struct Endpoint {
     shared: Rc<Shared>,
     link: LinkKey,
-    /// It is there as long as this is.
+    /// Keeps the SRQ alive as long as the endpoint.
     _srq: Option<Srq>,
 }
 
 impl Endpoint {
-    /// Connects to the service at a qualifier of a host, and waits for the answer.
+    /// Connects to a service of a host, and waits for the reply.
     ///
-    /// Errors of the future: as [`Ia::ep_connect`](dat_core::Ia::ep_connect); [`Error::Connection`] says what came
-    /// instead.
+    /// Errors of the future: those of [`Ia::ep_connect`](dat_core::Ia::ep_connect); [`Error::Connection`] names
+    /// another event than ESTABLISHED.
     pub fn connect(
         &self,
         address: IpAddr,
@@ -197,7 +199,7 @@ impl Endpoint {
         Connecting::new(begun.map(|()| self.waited_for()))
     }
 
-    /// The private data with which the peer accepted or rejected; empty on the side that accepted.
+    /// Returns the private data with which the peer accepted or rejected; empty on the side that accepted.
     ///
     /// # Errors
     /// [`Error::Closed`].
@@ -210,17 +212,17 @@ impl Endpoint {
 
     /// Sends the content of the buffer as one message.
     ///
-    /// Errors of the transfer: as [`Ia::ep_post_send`](dat_core::Ia::ep_post_send), [`Error::Full`],
+    /// Errors of the transfer: those of [`Ia::ep_post_send`](dat_core::Ia::ep_post_send), [`Error::Full`],
     /// [`Error::Transfer`], [`Error::Ended`].
     pub fn send(&self, buffer: Buffer) -> Transfer {
         self.post(buffer, &What::Send)
     }
 
-    /// Receives one message, of up to the capacity of the buffer. Receives are served in the order of posting, and may
-    /// be posted before the endpoint is connected. What a message brings besides its bytes is in
-    /// [`Buffer::completion`].
+    /// Receives one message, of up to the capacity of the buffer. Messages go to receives in the order of posting.
+    /// Receives may be posted before the endpoint is connected. [`Buffer::completion`] has immediate data and the
+    /// like.
     ///
-    /// Errors of the transfer: as [`Ia::ep_post_recv`](dat_core::Ia::ep_post_recv), [`Error::Full`],
+    /// Errors of the transfer: those of [`Ia::ep_post_recv`](dat_core::Ia::ep_post_recv), [`Error::Full`],
     /// [`Error::Transfer`]. [`Error::Ended`]: the connection has ended, and no message comes any more.
     pub fn recv(&self, buffer: Buffer) -> Transfer {
         self.post(buffer, &What::Recv)
@@ -228,59 +230,60 @@ impl Endpoint {
 
     /// Writes the content of the buffer into the peer's memory.
     ///
-    /// Errors of the transfer: as [`Ia::ep_post_rdma_write`](dat_core::Ia::ep_post_rdma_write), [`Error::Full`],
-    /// [`Error::Transfer`].
+    /// Errors of the transfer: those of [`Ia::ep_post_rdma_write`](dat_core::Ia::ep_post_rdma_write),
+    /// [`Error::Full`], [`Error::Transfer`].
     pub fn write(&self, buffer: Buffer, to: RmrTriplet) -> Transfer {
         self.post(buffer, &What::Write(to))
     }
 
-    /// Reads a piece of the peer's memory, all of it, into the buffer.
+    /// Reads a whole RMR triplet of the peer's memory into the buffer.
     ///
-    /// Errors of the transfer: as [`Ia::ep_post_rdma_read`](dat_core::Ia::ep_post_rdma_read), [`Error::Bounds`],
-    /// [`Error::Full`], [`Error::Transfer`].
+    /// Errors of the transfer: those of [`Ia::ep_post_rdma_read`](dat_core::Ia::ep_post_rdma_read),
+    /// [`Error::Bounds`], [`Error::Full`], [`Error::Transfer`].
     pub fn read(&self, buffer: Buffer, from: RmrTriplet) -> Transfer {
         self.post(buffer, &What::Read(from))
     }
 
-    /// As [`send`](Self::send), with four bytes of immediate data, which the peer has with its receive
-    /// ([`Buffer::completion`]).
+    /// Like [`send`](Self::send), with four bytes of immediate data, which the peer finds in its receive's
+    /// [`Buffer::completion`].
     ///
-    /// Errors of the transfer: as [`Ia::ep_post_send_immediate`](dat_core::Ia::ep_post_send_immediate), and as
+    /// Errors of the transfer: those of [`Ia::ep_post_send_immediate`](dat_core::Ia::ep_post_send_immediate) and of
     /// [`send`](Self::send).
     pub fn send_immediate(&self, buffer: Buffer, immediate: u32) -> Transfer {
         self.post(buffer, &What::SendImmediate(immediate))
     }
 
-    /// As [`send`](Self::send), and invalidates the RMR context of the peer's.
+    /// Like [`send`](Self::send), and invalidates an RMR context of the peer.
     ///
-    /// Errors of the transfer: as [`Ia::ep_post_send_invalidate`](dat_core::Ia::ep_post_send_invalidate), and as
+    /// Errors of the transfer: those of [`Ia::ep_post_send_invalidate`](dat_core::Ia::ep_post_send_invalidate) and of
     /// [`send`](Self::send).
     pub fn send_invalidate(&self, buffer: Buffer, rmr_context: u32) -> Transfer {
         self.post(buffer, &What::SendInvalidate(rmr_context))
     }
 
-    /// As [`write`](Self::write), and completes a receive of the peer's with four bytes of immediate data
-    /// ([`Buffer::completion`]). The receive's buffer has no bytes then.
+    /// Like [`write`](Self::write), and completes a receive of the peer with four bytes of immediate data
+    /// ([`Buffer::completion`]). The length of the receive's buffer is then 0.
     ///
-    /// Errors of the transfer: as [`Ia::ep_post_rdma_write_immediate`](dat_core::Ia::ep_post_rdma_write_immediate), and
-    /// as [`write`](Self::write).
+    /// Errors of the transfer: those of
+    /// [`Ia::ep_post_rdma_write_immediate`](dat_core::Ia::ep_post_rdma_write_immediate) and of
+    /// [`write`](Self::write).
     pub fn write_immediate(&self, buffer: Buffer, to: RmrTriplet, immediate: u32) -> Transfer {
         self.post(buffer, &What::WriteImmediate(to, immediate))
     }
 
-    /// Adds to a number of 8 bytes in the peer's memory. What it was is in the buffer afterwards, 8 bytes in the order
-    /// of this machine.
+    /// Adds to an 8-byte number in the peer's memory. The buffer receives the previous value: 8 bytes in the byte
+    /// order of this machine.
     ///
-    /// Errors of the transfer: as [`Ia::ep_post_fetch_add`](dat_core::Ia::ep_post_fetch_add), and as
+    /// Errors of the transfer: those of [`Ia::ep_post_fetch_add`](dat_core::Ia::ep_post_fetch_add) and of
     /// [`read`](Self::read).
     pub fn fetch_add(&self, result: Buffer, remote: RmrTriplet, add: u64) -> Transfer {
         self.post(result, &What::FetchAdd(remote, add))
     }
 
-    /// Replaces a number in the peer's memory by `swap` if it is `compare`; otherwise as
+    /// Replaces an 8-byte number in the peer's memory by `swap` if it equals `compare`. Otherwise like
     /// [`fetch_add`](Self::fetch_add).
     ///
-    /// Errors of the transfer: as [`fetch_add`](Self::fetch_add).
+    /// Errors of the transfer: those of [`fetch_add`](Self::fetch_add).
     pub fn compare_swap(
         &self,
         result: Buffer,
@@ -298,25 +301,26 @@ impl Endpoint {
 
     /// Sends a copy of `data` as one message, without a buffer.
     ///
-    /// Errors of the transfer: as [`Ia::ep_post_send_inline`](dat_core::Ia::ep_post_send_inline), and as
+    /// Errors of the transfer: those of [`Ia::ep_post_send_inline`](dat_core::Ia::ep_post_send_inline) and of
     /// [`send`](Self::send).
     pub fn send_inline(&self, data: &[u8]) -> InlineTransfer {
         self.post_inline(data, Inline::Plain)
     }
 
-    /// As [`send_inline`](Self::send_inline), with immediate data ([`send_immediate`](Self::send_immediate)).
+    /// Like [`send_inline`](Self::send_inline), with immediate data ([`send_immediate`](Self::send_immediate)).
     pub fn send_inline_immediate(&self, data: &[u8], immediate: u32) -> InlineTransfer {
         self.post_inline(data, Inline::Immediate(immediate))
     }
 
-    /// As [`send_inline`](Self::send_inline), and invalidates a context ([`send_invalidate`](Self::send_invalidate)).
+    /// Like [`send_inline`](Self::send_inline), and invalidates a context
+    /// ([`send_invalidate`](Self::send_invalidate)).
     pub fn send_inline_invalidate(&self, data: &[u8], rmr_context: u32) -> InlineTransfer {
         self.post_inline(data, Inline::Invalidate(rmr_context))
     }
 
-    /// Posts what the closure `post` posts, in its order: requests behind one doorbell, receives by one doorbell record
-    /// ([`Ia::batch`](dat_core::Ia::batch)). That happens when the closure has returned. What is refused says so as its
-    /// transfer's result; the others are posted.
+    /// Runs the closure `post`, and posts its posts when it returns, in their order: requests with one doorbell,
+    /// receives with one doorbell record ([`Ia::batch`](dat_core::Ia::batch)). A refused post reports its error as
+    /// its transfer's result; the others are posted.
     ///
     /// ```no_run
     /// # async fn program(endpoint: udapl::future::Endpoint, pool: udapl::future::Pool, to: udapl::RmrTriplet) -> Option<()> {
@@ -341,7 +345,7 @@ impl Endpoint {
         InlineTransfer::of(&self.shared, posted)
     }
 
-    /// Why its connection, or the attempt to connect, has ended. `None` if it has not.
+    /// Returns why the connection, or the attempt to connect, has ended. `None` if it has not.
     ///
     /// # Errors
     /// [`Error::Closed`].
@@ -352,9 +356,9 @@ impl Endpoint {
         })
     }
 
-    /// Ends the connection and waits until it has ended. With GRACEFUL it first completes the requests that are posted.
+    /// Ends the connection and waits for its end. With GRACEFUL it first completes the posted requests.
     ///
-    /// Errors of the future: as [`Ia::ep_disconnect`](dat_core::Ia::ep_disconnect).
+    /// Errors of the future: those of [`Ia::ep_disconnect`](dat_core::Ia::ep_disconnect).
     pub fn disconnect(&self, flags: CloseFlags) -> Disconnecting {
         let begun = self.shared.with(|core| {
             let ep = core.ep(self.link)?;
@@ -363,12 +367,12 @@ impl Endpoint {
         Disconnecting::new(begun.map(|()| self.waited_for()))
     }
 
-    /// Waits until the connection has ended, whatever ends it.
+    /// Waits until the connection has ended for any reason.
     pub fn disconnected(&self) -> Disconnecting {
         Disconnecting::new(Ok(self.waited_for()))
     }
 
-    /// DAT's handle of it.
+    /// Returns the endpoint's DAT handle.
     ///
     /// # Errors
     /// [`Error::Closed`].

@@ -1,4 +1,4 @@
-//! Requests to connect.
+//! Listeners and connection requests.
 
 use std::fmt;
 use std::future::Future;
@@ -15,13 +15,13 @@ use super::error::Error;
 use super::table::Shared;
 use super::waiting::Place;
 
-/// A service point. When it is dropped it stops listening, and requests that were not taken are rejected.
+/// A service point. Dropping it stops listening and rejects all requests not yet taken.
 pub struct Listener {
     shared: Rc<Shared>,
     psp: PspHandle,
 }
 
-/// Waits for the next request to connect. Dropping it takes none.
+/// Waits for the next connection request. Dropping it leaves the request for the next call.
 #[must_use = "futures do nothing unless they are polled"]
 pub struct Next {
     shared: Rc<Shared>,
@@ -29,10 +29,10 @@ pub struct Next {
     place: Option<Place>,
 }
 
-/// A request to connect. When it is dropped without an answer, it is rejected.
+/// A connection request. Dropping it without a decision rejects it.
 pub struct Request {
     shared: Rc<Shared>,
-    /// None once it was decided.
+    /// `None` after the decision.
     cr: Option<CrHandle>,
 }
 
@@ -41,7 +41,7 @@ impl Listener {
         Self { shared, psp }
     }
 
-    /// Waits for a request.
+    /// Waits for a connection request.
     ///
     /// Errors of the future: [`Error::Dead`], [`Error::Closed`], [`Error::Dropped`].
     pub fn next(&self) -> Next {
@@ -93,7 +93,7 @@ impl Request {
         self.cr.ok_or(Error::Dropped)
     }
 
-    /// The address of the peer.
+    /// Returns the address of the peer.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE: the peer has given up. [`Error::Closed`].
@@ -103,20 +103,20 @@ impl Request {
             .with(|core| Ok(core.peek()?.cr_query(cr)?.remote_ia_address))
     }
 
-    /// The private data of the peer.
+    /// Returns the private data of the peer.
     ///
     /// # Errors
-    /// As [`Request::peer`].
+    /// Those of [`Request::peer`].
     pub fn private_data(&self) -> Result<Vec<u8>, Error> {
         let cr = self.cr()?;
         self.shared
             .with(|core| Ok(core.peek()?.cr_query(cr)?.private_data.to_vec()))
     }
 
-    /// Accepts it with an endpoint, and waits until the connection is established. If that cannot be started, the
+    /// Accepts the request with an endpoint, and waits until the connection is established. If accepting fails, the
     /// request is rejected.
     ///
-    /// Errors of the future: as [`Ia::cr_accept`](dat_core::Ia::cr_accept); [`Error::Connection`].
+    /// Errors of the future: those of [`Ia::cr_accept`](dat_core::Ia::cr_accept); [`Error::Connection`].
     pub fn accept(mut self, endpoint: &Endpoint, private_data: &[u8]) -> Connecting {
         let waited = endpoint.waited_for();
         let begun = self.cr().and_then(|cr| {
@@ -135,7 +135,7 @@ impl Request {
         Connecting::new(begun.map(|()| waited))
     }
 
-    /// Rejects it.
+    /// Rejects the request.
     pub fn reject(self) {
         drop(self);
     }
@@ -150,7 +150,7 @@ impl Drop for Request {
             .shared
             .with(|core| core.ia().map(|ia| ia.cr_reject(cr)));
         if let Ok(Err(error)) = rejected {
-            tracing::debug!(%error, "a request is gone already");
+            tracing::debug!(%error, "a connection request has ended already");
         }
     }
 }

@@ -8,23 +8,22 @@
 //!                    endpoints, what is in flight, who waits
 //! ```
 //!
-//! A [`Driver`] owns an [`Ia`](crate::Ia). Whenever [`Driver::turn`] is called it takes events in and wakes the tasks
-//! they are for. There is no thread. Everything else goes through a [`Handle`] of it. Futures stay on the thread of
-//! their driver: a program with several threads gives each an instance of the adapter ([`Adapter`](crate::Adapter))
-//! and a driver.
+//! A [`Driver`] owns an [`Ia`](crate::Ia). [`Driver::turn`] takes in events and wakes their tasks. There is no
+//! thread. Everything else goes through a [`Handle`] of the driver. Futures stay on the thread of their driver: a
+//! program with several threads gives each an instance of the adapter ([`Adapter`](crate::Adapter)) and a driver.
 //!
 //! Buffers are owned. A [`Buffer`] is moved into the call that posts it and comes back with the result, as in
-//! [`Endpoint::send`]. The request is posted by the call itself, not when the future is first polled: a receive has to
-//! be there before the peer sends.
+//! [`Endpoint::send`]. The call itself posts the request, not the first poll of the future: a receive has to be
+//! posted before the peer sends.
 //!
-//! Dropping a [`Transfer`] does not undo it: the card does what it was told. The buffer stays with the driver until the
-//! completion has come, or until the endpoint has ended in the device. Then it goes back to its [`Pool`]. A message
-//! that comes for a dropped receive is lost. A task that waits for one of several things therefore awaits `&mut
-//! transfer`.
+//! Dropping a [`Transfer`] does not cancel it: the card still executes the request. The driver keeps the buffer until
+//! the completion has come, or until the endpoint has been freed in the device. Then it returns the buffer to its
+//! [`Pool`]. A message for a dropped receive is lost. A task that waits for one of several futures therefore awaits
+//! `&mut transfer`.
 //!
-//! The program sleeps as it likes, with any runtime. After [`Turn::Armed`] the descriptor of the driver
-//! ([`Driver::descriptor`]) becomes readable when there is an event. A post in the meantime may take events in, so the
-//! driver has to turn again before the next sleep. [`Driver::run`] does this with the sleep it is given,
+//! The program sleeps in its own way, with any runtime. After [`Turn::Armed`] the descriptor of the driver
+//! ([`Driver::descriptor`]) becomes readable when there is an event. A post in the meantime may take in events, so
+//! call [`Driver::turn`] again before the next sleep. [`Driver::run`] does this with a sleep given by the caller,
 //! [`Driver::block_on`] with the function's own, and `drive` in a runtime of tokio (feature `tokio`).
 //!
 //! | Of an [`Ia`](crate::Ia) | Here |

@@ -12,9 +12,9 @@ use super::table::{LinkKey, Shared};
 use super::transfer::Transfer;
 use super::what::What;
 
-/// A shared receive queue: receives for whichever of its endpoints gets a message
-/// ([`Handle::endpoint_with_srq`](super::Handle::endpoint_with_srq)). Clones share it. It ends with the last of them
-/// and of its endpoints, and its receives end with it.
+/// A shared receive queue: its receives take messages of all its endpoints
+/// ([`Handle::endpoint_with_srq`](super::Handle::endpoint_with_srq)). Clones share it. It is freed with the last of
+/// its clones and endpoints; its receives end then.
 #[derive(Clone)]
 pub struct Srq(Rc<Queue>);
 
@@ -28,10 +28,10 @@ impl Srq {
         Self(Rc::new(Queue { shared, link }))
     }
 
-    /// Receives one message of any of the endpoints, of up to the capacity of the buffer.
-    /// [`Buffer::completion`] says which endpoint it came through.
+    /// Receives one message of any of the endpoints, of up to the capacity of the buffer. [`Buffer::completion`]
+    /// names the endpoint.
     ///
-    /// Errors of the transfer: as [`Ia::srq_post_recv`](dat_core::Ia::srq_post_recv),
+    /// Errors of the transfer: those of [`Ia::srq_post_recv`](dat_core::Ia::srq_post_recv),
     /// [`Error::Full`](super::Error::Full), [`Error::Transfer`](super::Error::Transfer).
     pub fn recv(&self, buffer: Buffer) -> Transfer {
         let Queue { shared, link } = &*self.0;

@@ -1,11 +1,11 @@
-//! What a driver and its handles share: the instance, endpoints, transfers in flight, and who waits for what.
+//! State shared by a driver and its handles: the instance, endpoints, transfers in flight, and waiting tasks.
 //!
-//! All of it is behind one `RefCell`, entered through [`Shared::with`]. Waking a task, or dropping the last waker of
-//! one, runs code of the program's, which may come back in here. So wakers leave as values, and are woken or dropped
-//! when nobody is inside.
+//! All of it is in one `RefCell`, borrowed by [`Shared::with`]. Waking a task, or dropping its last waker, runs code
+//! of the program, which may call into this module. So wakers are collected in `leaving`, and are woken or dropped
+//! after the borrow has ended.
 //!
-//! An operation is *in flight* from its post until its completion; *abandoned*, if its future goes first; *done*, if
-//! its completion comes first. Its entry, and the buffer in it, is there until both have happened.
+//! An operation is *in flight* from its post until its completion. If its future is dropped first, it is *abandoned*;
+//! if its completion comes first, it is *done*. Its entry, with the buffer, exists until both have happened.
 //!
 //! ```text
 //!   post ---> in flight ---completion---> done ---future polled, or dropped---> gone
@@ -36,23 +36,24 @@ use super::what::{Inline, Queue, What};
 use crate::{DatError, DtoCookie, Ia};
 
 slotmap::new_key_type! {
-    /// An operation; as a number its cookie.
+    /// An operation. Its number is the cookie of the post.
     pub(super) struct OpKey;
     /// An endpoint.
     pub(super) struct LinkKey;
 }
 
-/// Events that are taken in one turn, so that tasks have theirs.
+/// Maximum number of events taken in per turn, so that tasks get to run.
 const BUDGET: usize = 1024;
 
-/// The table, and what leaves it.
+/// The table, and the regions waiting to be freed.
 pub(super) struct Shared {
     core: RefCell<Core>,
-    /// Regions whose pools are gone. Beside the table, since the last buffer may go while somebody is inside.
+    /// Regions whose pools have been dropped. Outside the `RefCell`, because the last buffer may be dropped during a
+    /// borrow.
     spent: RefCell<Vec<LmrHandle>>,
 }
 
-/// What transfers are posted to.
+/// The DAT object that transfers are posted to.
 #[derive(Clone, Copy)]
 pub(super) enum Of {
     Ep(EpHandle),
@@ -61,11 +62,11 @@ pub(super) enum Of {
 
 struct Op {
     link: LinkKey,
-    /// Its place among those of its endpoint, while the card may use the buffer.
+    /// Index in its endpoint's `ops`, while the card may use the buffer.
     place: usize,
-    /// The buffer is as long afterwards as what came.
+    /// True if the completion sets the length of the buffer.
     fills: bool,
-    /// None: the data went into the queue itself.
+    /// `None`: the data was posted inline.
     buffer: Option<Buffer>,
     stage: Stage,
 }
@@ -76,19 +77,19 @@ enum Stage {
     Done(Result<usize, Error>),
 }
 
-/// An endpoint, as its futures see it; or an SRQ, which is never connected.
+/// An endpoint as its futures see it, or an SRQ, which is never connected.
 struct Link {
     of: Of,
-    /// Operations that the card may be at.
+    /// Operations that the card may still execute.
     ops: Vec<OpKey>,
     state: LinkState,
     waiting: Waiting,
 }
 
-/// How far a connection is.
+/// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LinkState {
-    /// Nobody has asked for one, or the answer is not there.
+    /// Not connected yet, or waiting for the reply.
     Pending,
     Established,
     Ended(ConnectionEventKind),
@@ -101,28 +102,28 @@ struct Listening {
 }
 
 pub(super) struct Core {
-    /// None once the driver is closed or dropped.
+    /// `None` after the driver was closed or dropped.
     ia: Option<Ia>,
     pub(super) zone: PzHandle,
     pub(super) dtos: EvdHandle,
     pub(super) connections: EvdHandle,
-    /// Transfers there is room for on the EVD of DTOs.
+    /// Maximum number of transfers in flight: the size of the DTO EVD.
     room: u32,
     in_flight: u32,
     ops: SlotMap<OpKey, Op>,
     links: SlotMap<LinkKey, Link>,
     by_ep: HashMap<EpHandle, LinkKey>,
     listeners: HashMap<PspHandle, Listening>,
-    /// Endpoints and SRQs that nobody has and that the device would not let end.
+    /// Dropped endpoints and SRQs that the device refused to free.
     refused: Vec<LinkKey>,
-    /// The device is of no use any more.
+    /// True after the device has failed.
     dead: bool,
-    /// Nobody has used the instance since it was armed.
+    /// True if no task has used the instance since it was armed.
     armed: bool,
-    /// Who sleeps for the driver.
+    /// The task of the driver, while it sleeps.
     sleeper: Option<Waker>,
     leaving: Vec<Leaving>,
-    /// Room for the posts of a batch.
+    /// Spare memory for the posts of a batch.
     batch: Vec<(OpKey, What)>,
 }
 
@@ -157,9 +158,9 @@ impl Shared {
         })
     }
 
-    /// Does something to the table. Whoever is woken by it is woken afterwards.
+    /// Runs `work` on the table, then wakes the tasks that it made ready.
     pub(super) fn with<T>(&self, work: impl FnOnce(&mut Core) -> T) -> T {
-        // PANIC: what runs inside is this crate's, and the clone of a waker, which no runtime lets come back here.
+        // PANIC: only this crate's code runs inside, and the clone of a waker, in which no runtime calls us.
         let mut core = self.core.borrow_mut();
         let result = work(&mut core);
         if core.leaving.is_empty() {
@@ -175,31 +176,31 @@ impl Shared {
         }
         let mut core = self.core.borrow_mut();
         if core.leaving.is_empty() {
-            // Its room is used again.
+            // Keep the vector's memory for the next call.
             core.leaving = leaving;
         }
         result
     }
 
-    /// The last buffer of a region, and its pool, have gone.
+    /// Marks a region as unused: its pool and its last buffer have been dropped.
     pub(super) fn region_is_over(&self, lmr: LmrHandle) {
         self.spent.borrow_mut().push(lmr);
     }
 
-    /// Ends regions whose pools are gone. What the device refuses is tried again.
+    /// Frees regions whose pools have been dropped. Retries those that the device refuses.
     pub(super) fn end_regions(&self) {
         let spent = std::mem::take(&mut *self.spent.borrow_mut());
         for lmr in spent {
             let freed = self.with(|core| core.ia.as_mut().map(|ia| ia.lmr_free(lmr)));
             if let Some(Err(error)) = freed {
-                tracing::warn!(%error, "a region stays for now");
+                tracing::warn!(%error, "cannot free a region yet");
                 self.spent.borrow_mut().push(lmr);
             }
         }
     }
 }
 
-/// Has a task woken by what this slot is for. Who waited there before does not any more.
+/// Stores a task's waker in a slot. The previous waker is dropped later.
 fn remember(slot: &mut Option<Waker>, waker: &Waker, leaving: &mut Vec<Leaving>) {
     if !slot.as_ref().is_some_and(|old| old.will_wake(waker)) {
         leaving.extend(slot.replace(waker.clone()).map(Leaving::Dropped));
@@ -210,36 +211,36 @@ fn cookie(op: OpKey) -> DtoCookie {
     DtoCookie(op.data().as_ffi())
 }
 
-/// The first bytes of an operation's buffer, as many as it takes.
+/// Returns the first bytes of an operation's buffer, as many as the post needs.
 fn slice(ops: &SlotMap<OpKey, Op>, op: OpKey, what: &What) -> Option<LmrSlice> {
     let buffer = ops.get(op)?.buffer.as_ref()?;
     buffer.slice(what.bytes(buffer))
 }
 
 impl Core {
-    /// The instance, for a call that may take something in: what was armed is not any more.
+    /// Returns the instance for a call that may take in events, which ends the arming.
     pub(super) fn ia(&mut self) -> Result<&mut Ia, Error> {
         self.armed = false;
         self.leaving.extend(self.sleeper.take().map(Leaving::Woken));
         self.ia.as_mut().ok_or(Error::Closed)
     }
 
-    /// The instance, to be asked something.
+    /// Returns the instance for a query.
     pub(super) fn peek(&self) -> Result<&Ia, Error> {
         self.ia.as_ref().ok_or(Error::Closed)
     }
 
-    /// The instance, for the driver.
+    /// Returns the instance for the driver.
     pub(super) const fn driven(&mut self) -> Option<&mut Ia> {
         self.ia.as_mut()
     }
 
-    /// Nothing was left to be taken in, and what comes is told.
+    /// Notes that the instance is armed: no event is left, and the next one signals the descriptor.
     pub(super) const fn is_armed(&mut self) {
         self.armed = true;
     }
 
-    /// Whether somebody has used the instance since; if not, the task is woken when somebody does.
+    /// Returns whether a task has used the instance since it was armed. If not, the next use wakes the given task.
     pub(super) fn disturbed(&mut self, waker: &Waker) -> bool {
         if self.armed {
             remember(&mut self.sleeper, waker, &mut self.leaving);
@@ -247,7 +248,7 @@ impl Core {
         !self.armed
     }
 
-    /// Whether the device is of no use any more.
+    /// Returns whether the device has failed.
     pub(super) const fn is_dead(&self) -> bool {
         self.dead
     }
@@ -255,7 +256,7 @@ impl Core {
 
 /// Transfers.
 impl Core {
-    /// A new operation of an endpoint or SRQ, that is to be posted.
+    /// Adds an operation of an endpoint or SRQ, before its post.
     fn insert(
         &mut self,
         link: LinkKey,
@@ -287,13 +288,13 @@ impl Core {
         Ok(op)
     }
 
-    /// Takes back what was not posted.
+    /// Removes an operation that was not posted.
     fn take_back(&mut self, op: OpKey) -> Option<Buffer> {
         self.unlink(op);
         self.ops.remove(op)?.buffer
     }
 
-    /// An operation with a buffer that is long enough for it.
+    /// Adds an operation, after checking the size of its buffer.
     pub(super) fn enter(
         &mut self,
         link: LinkKey,
@@ -310,11 +311,11 @@ impl Core {
             return Err((error, buffer));
         }
         self.insert(link, Some(buffer), what.fills())
-            // PANIC: it comes back.
+            // PANIC: `insert` returns the buffer that it was given.
             .map_err(|(error, buffer)| (error, buffer.expect("a buffer")))
     }
 
-    /// Posts; what is refused comes back.
+    /// Posts a transfer. On error the buffer is returned.
     pub(super) fn post(
         &mut self,
         link: LinkKey,
@@ -330,18 +331,18 @@ impl Core {
             (Some((Of::Srq(srq), slice)), What::Recv) => {
                 Ok(ia.srq_post_recv(srq, &[slice], cookie)?)
             }
-            // PANIC: it was put in above, and an SRQ takes nothing else.
+            // PANIC: the operation was added above, and an SRQ takes nothing else.
             _ => unreachable!("an operation that was just made"),
         });
         let Err(error) = posted else {
             return Ok(op);
         };
-        // PANIC: it was put in above.
+        // PANIC: the operation was added above with a buffer.
         let buffer = self.take_back(op).expect("a buffer");
         Err((error, buffer))
     }
 
-    /// Posts a message whose data goes into the queue.
+    /// Posts a message with inline data.
     pub(super) fn post_inline(
         &mut self,
         link: LinkKey,
@@ -359,22 +360,22 @@ impl Core {
         Ok(op)
     }
 
-    /// Room to gather a batch in.
+    /// Returns a vector to gather a batch in.
     pub(super) fn batch_room(&mut self) -> Vec<(OpKey, What)> {
         std::mem::take(&mut self.batch)
     }
 
-    /// Posts operations that have been entered, behind one doorbell. Those that are refused end with that.
+    /// Posts operations that were added before, with one doorbell. Those refused end with the error.
     pub(super) fn post_batch(&mut self, link: LinkKey, mut posts: Vec<(OpKey, What)>) {
         let mut refused = Vec::new();
-        // With the instance all of them have ended.
+        // If the instance is gone, all of them have ended already.
         if let Ok(ep) = self.ep(link)
             && self.ia().is_ok()
             && let Self {
                 ia: Some(ia), ops, ..
             } = self
         {
-            // Each post says for itself what came of it.
+            // Each post reports its own result.
             let _posted = ia.batch(ep, |batch| {
                 for (op, what) in &posts {
                     let Some(slice) = slice(ops, *op, what) else {
@@ -394,7 +395,7 @@ impl Core {
         self.batch = posts;
     }
 
-    /// The card is done with the buffer.
+    /// Removes an operation from its endpoint's list, when the card no longer uses the buffer.
     fn unlink(&mut self, key: OpKey) {
         let Some(op) = self.ops.get(key) else {
             return;
@@ -409,20 +410,20 @@ impl Core {
         }
     }
 
-    /// Tasks are about to be woken.
+    /// Returns whether tasks are about to be woken.
     pub(super) fn wakes_somebody(&self) -> bool {
         let is_task = |leaving: &Leaving| matches!(leaving, Leaving::Woken(_));
         self.leaving.iter().any(is_task)
     }
 
-    /// An operation has come to an end.
+    /// Ends an operation with a result.
     fn settle(&mut self, key: OpKey, result: Result<usize, Error>) {
         self.unlink(key);
         let Some(op) = self.ops.get_mut(key) else {
             return;
         };
         let result = match result {
-            // More than there was room for is nothing that can be told as bytes of it.
+            // Fails if the device reports more bytes than the buffer holds.
             Ok(bytes) if op.fills => match &mut op.buffer {
                 Some(buffer) => buffer.set_len(bytes).map(|()| bytes),
                 None => Ok(bytes),
@@ -432,14 +433,14 @@ impl Core {
         match std::mem::replace(&mut op.stage, Stage::Done(result)) {
             Stage::InFlight(waker) => self.leaving.extend(waker.map(Leaving::Woken)),
             Stage::Abandoned => drop(self.ops.remove(key)),
-            // PANIC: whoever has settled it has taken it off its endpoint's list.
+            // PANIC: an operation that is done is no longer in its endpoint's list.
             Stage::Done(_) => unreachable!("an operation that has ended twice"),
         }
     }
 
     fn completed(&mut self, done: DtoCompletion) {
         let key = OpKey::from(KeyData::from_ffi(done.cookie.0));
-        // What was left of an endpoint that is gone names nothing.
+        // Late completions of a freed endpoint name an operation that does not exist any more.
         let is_in_flight = |op: &Op| !matches!(op.stage, Stage::Done(_));
         let op = self.ops.get_mut(key).filter(|op| is_in_flight(op));
         let Some(op) = op else {
@@ -449,7 +450,7 @@ impl Core {
             buffer.set_completion(done);
         }
         let result = match done.status {
-            // The peer wrote elsewhere and used the receive up to say so: the buffer has what it had before.
+            // The peer's RDMA Write with immediate data consumed the receive. Its buffer is unchanged.
             DtoStatus::Success if done.detail.is_write_immediate() => Ok(0),
             DtoStatus::Success => {
                 Ok(usize::try_from(done.transferred_length).unwrap_or(usize::MAX))
@@ -469,7 +470,7 @@ impl Core {
         self.settle(key, result);
     }
 
-    /// Why a transfer was flushed: its connection has ended, if the endpoint is there to say why.
+    /// Returns why a transfer was flushed: the end of its connection, if the endpoint still exists.
     fn flushed(&self, done: DtoCompletion) -> Error {
         let cause = self.ia.as_ref().map(|ia| ia.ep_end_cause(done.ep));
         match cause {
@@ -478,14 +479,13 @@ impl Core {
         }
     }
 
-    /// What an operation came to, with its buffer; it is gone then. Until it has come to something the task is woken by
-    /// it.
+    /// Returns an operation's result and buffer, and removes it. If it has not ended, its end wakes the task.
     pub(super) fn ended(
         &mut self,
         key: OpKey,
         waker: &Waker,
     ) -> Option<(Result<usize, Error>, Option<Buffer>)> {
-        // PANIC: its future has it, and it is there until the future has asked or is dropped.
+        // PANIC: the future exists, and an operation exists until its future has returned or is dropped.
         let op = self.ops.get_mut(key).expect("an operation with a future");
         if let Stage::InFlight(waiting) = &mut op.stage {
             remember(waiting, waker, &mut self.leaving);
@@ -498,7 +498,7 @@ impl Core {
         }
     }
 
-    /// Nobody waits for an operation any more. The buffer comes back if the card is done with it.
+    /// The future of an operation was dropped. Returns the buffer if the card no longer uses it.
     pub(super) fn abandon(&mut self, key: OpKey) -> Option<Buffer> {
         let op = self.ops.get_mut(key)?;
         match &mut op.stage {
@@ -528,7 +528,7 @@ impl Core {
         link
     }
 
-    /// DAT's endpoint.
+    /// Returns DAT's handle of an endpoint.
     pub(super) fn ep(&self, link: LinkKey) -> Result<EpHandle, Error> {
         match self.links.get(link).map(|link| link.of) {
             Some(Of::Ep(ep)) => Ok(ep),
@@ -536,7 +536,7 @@ impl Core {
         }
     }
 
-    /// DAT's SRQ, if it is of this driver.
+    /// Returns DAT's handle of an SRQ, if it belongs to this driver.
     pub(super) fn srq(&self, link: Option<LinkKey>) -> Result<SrqHandle, Error> {
         let Some(link) = link else {
             let foreign = DatError::new(ReturnType::InvalidHandle, Subtype::HandleSrq);
@@ -548,7 +548,8 @@ impl Core {
         }
     }
 
-    /// How far the connection is; if that is not what a future waits for, its task is woken when it is elsewhere.
+    /// Returns the state of the connection. If the future is not waiting for this state, the next change wakes its
+    /// task.
     pub(super) fn state(
         &mut self,
         link: LinkKey,
@@ -569,14 +570,14 @@ impl Core {
         }
     }
 
-    /// A future does not wait for a connection any more.
+    /// Ends a future's wait for a connection.
     pub(super) fn leave_link(&mut self, link: LinkKey, place: Option<Place>) {
         if let Some(link) = self.links.get_mut(link) {
             link.waiting.leave(place, &mut self.leaving);
         }
     }
 
-    /// A future does not wait for requests any more.
+    /// Ends a future's wait for requests.
     pub(super) fn leave_listener(&mut self, psp: PspHandle, place: Option<Place>) {
         if let Some(listening) = self.listeners.get_mut(&psp) {
             listening.waiting.leave(place, &mut self.leaving);
@@ -601,8 +602,8 @@ impl Core {
         link.waiting.wake(&mut self.leaving);
     }
 
-    /// Nobody has an endpoint or SRQ any more: it ends in the device, and then its transfers have ended. If the device
-    /// refuses, it is tried again later, and the buffers stay where they are.
+    /// Frees a dropped endpoint or SRQ in the device, and then ends its transfers. If the device refuses, this is
+    /// retried later, and the buffers are kept.
     pub(super) fn drop_link(&mut self, key: LinkKey) {
         let Some(link) = self.links.get_mut(key) else {
             return;
@@ -617,11 +618,11 @@ impl Core {
             Of::Srq(srq) => ia.srq_free(srq),
         };
         if let Err(error) = freed {
-            tracing::warn!(%error, "an endpoint or SRQ stays for now");
+            tracing::warn!(%error, "cannot free an endpoint or SRQ yet");
             self.refused.push(key);
             return;
         }
-        // What has completed until then says how.
+        // Transfers that have completed already keep their own results.
         let dtos = self.dtos;
         while self.take_from(dtos).is_ok_and(|taken| taken > 0) {}
         let left = self.links.get_mut(key).map(|link| link.ops.clone());
@@ -641,11 +642,11 @@ impl Core {
     fn requested(&mut self, request: ConnectionRequest) {
         let listening = request.psp.and_then(|psp| self.listeners.get_mut(&psp));
         let Some(listening) = listening else {
-            // Who listened is gone.
+            // The listener was dropped.
             if let Some(ia) = &mut self.ia
                 && let Err(error) = ia.cr_reject(request.cr)
             {
-                tracing::debug!(%error, "a request nobody waits for is gone already");
+                tracing::debug!(%error, "a connection request without a listener has ended already");
             }
             return;
         };
@@ -653,7 +654,7 @@ impl Core {
         listening.waiting.wake(&mut self.leaving);
     }
 
-    /// The oldest request to connect; the task is woken when there is one.
+    /// Returns the oldest connection request. If there is none, the next one wakes the task.
     pub(super) fn request(
         &mut self,
         psp: PspHandle,
@@ -675,7 +676,7 @@ impl Core {
         Ok(None)
     }
 
-    /// Nobody listens there any more. Requests that nobody has taken are refused.
+    /// Frees a dropped listener's service point. Requests not yet taken are rejected.
     pub(super) fn drop_listener(&mut self, psp: PspHandle) {
         let Some(mut listening) = self.listeners.remove(&psp) else {
             return;
@@ -685,11 +686,11 @@ impl Core {
             return;
         };
         if let Err(error) = ia.psp_free(psp) {
-            tracing::warn!(%error, "a service point stays");
+            tracing::warn!(%error, "cannot free a service point");
         }
         for cr in listening.requests {
             if let Err(error) = ia.cr_reject(cr) {
-                tracing::debug!(%error, "a request is gone already");
+                tracing::debug!(%error, "a connection request has ended already");
             }
         }
     }
@@ -697,11 +698,11 @@ impl Core {
 
 /// Events.
 impl Core {
-    /// Takes events in, so many that tasks have their turn; how many.
+    /// Takes in events, up to [`BUDGET`], and returns their number.
     pub(super) fn take_in(&mut self) -> Result<usize, Error> {
         let mut taken = 0;
         let own = self.peek()?.async_evd();
-        // A connection is up before anything comes through it.
+        // Connection events first: a connection is established before its transfers complete.
         for evd in [own, self.connections, self.dtos] {
             while taken < BUDGET {
                 match self.take_from(evd)? {
@@ -726,7 +727,7 @@ impl Core {
                 Event::Connection(event) => self.connection(event),
                 Event::ConnectionRequest(request) => self.requested(request),
                 Event::Async(event) => self.unasked(event),
-                // No EVD of the driver's has these streams.
+                // The driver's EVDs have no such streams.
                 Event::RmrBind(_) | Event::Software(_) => {}
             }
         }
@@ -736,7 +737,7 @@ impl Core {
     fn unasked(&mut self, event: AsyncEvent) {
         match event {
             AsyncEvent::IaCatastrophic | AsyncEvent::EvdOverflow(_) => {
-                tracing::error!(?event, "the instance is of no use any more");
+                tracing::error!(?event, "the instance can no longer be used");
                 self.dead = true;
                 for listening in self.listeners.values_mut() {
                     listening.waiting.wake(&mut self.leaving);
@@ -746,18 +747,20 @@ impl Core {
             | AsyncEvent::SrqError(_)
             | AsyncEvent::SrqLowWatermark(_)
             | AsyncEvent::EpSoftHighWatermark(_)
-            | AsyncEvent::ProviderInternalError => tracing::warn!(?event, "of an instance"),
-            // It was logged when it was heard; what it ends says so itself.
+            | AsyncEvent::ProviderInternalError => {
+                tracing::warn!(?event, "asynchronous error of an instance")
+            }
+            // The driver below logs it; operations that it ends report their own errors.
             AsyncEvent::Network(_) => {}
         }
     }
 
-    /// Takes the instance out: whoever has it ends it before anything else.
+    /// Takes the instance out. The caller closes it at once.
     pub(super) const fn take_ia(&mut self) -> Option<Ia> {
         self.ia.take()
     }
 
-    /// The instance has ended, and the card uses nothing of it any more: everything in flight has ended with it.
+    /// Ends everything in flight. The instance is closed, and the card no longer uses any buffer.
     pub(super) fn all_is_over(&mut self) {
         self.armed = false;
         self.leaving.extend(self.sleeper.take().map(Leaving::Woken));

@@ -7,8 +7,8 @@ use tokio::time::timeout;
 use super::driver::Driver;
 use super::error::Error;
 
-/// Drives an adapter beside the tasks that use it, in a runtime of tokio with I/O and time enabled, until that cannot
-/// go on; why. Dropping the future stops it, and the driver can be driven anew.
+/// Drives an adapter in a tokio runtime that has I/O and time enabled, beside the tasks that use the adapter. Returns
+/// the error that ends the driving. Dropping the future stops it, and the driver can be driven again.
 ///
 /// ```no_run
 /// # async fn program(mut driver: udapl::future::Driver) {
@@ -35,7 +35,7 @@ pub async fn drive(driver: &mut Driver) -> Error {
     let descriptor = &descriptor;
     driver
         .run(|longest| async move {
-            // When the time is over the driver looks, too.
+            // After the timeout the driver also takes in events.
             if let Ok(Ok(mut readable)) = timeout(longest, descriptor.readable()).await {
                 readable.clear_ready();
             }

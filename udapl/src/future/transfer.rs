@@ -1,4 +1,4 @@
-//! A request or a receive that is in flight.
+//! Futures of transfers in flight.
 
 use std::fmt;
 use std::future::Future;
@@ -10,20 +10,20 @@ use super::buffer::Buffer;
 use super::error::Error;
 use super::table::{OpKey, Shared};
 
-/// A transfer with its buffer. It is ready with the number of bytes moved, or with the error, and with the buffer.
+/// A transfer with its buffer. Its output is the number of bytes moved, or the error, and the buffer.
 ///
-/// Dropping it does not end the transfer: the buffer goes back to its pool when the card is done with it.
-#[must_use = "a transfer that is dropped goes on, and nobody hears of it"]
+/// Dropping it does not cancel the transfer: the buffer returns to its pool when the card no longer uses it.
+#[must_use = "dropping a transfer does not cancel it, and its result is lost"]
 pub struct Transfer(Flight);
 
-/// A message without a buffer ([`Endpoint::send_inline`](super::Endpoint::send_inline)). It is ready with the number of
-/// bytes moved, or with the error. Dropping it does not end the transfer.
-#[must_use = "a transfer that is dropped goes on, and nobody hears of it"]
+/// A message without a buffer ([`Endpoint::send_inline`](super::Endpoint::send_inline)). Its output is the number of
+/// bytes moved, or the error. Dropping it does not cancel the transfer.
+#[must_use = "dropping a transfer does not cancel it, and its result is lost"]
 pub struct InlineTransfer(Flight);
 
 enum Flight {
     Posted(Rc<Shared>, OpKey),
-    /// It was never posted.
+    /// The transfer was never posted.
     Refused(Error, Option<Buffer>),
     Over,
 }
@@ -44,10 +44,10 @@ impl Flight {
         Poll::Ready(ended)
     }
 
-    /// Nobody waits for it any more.
+    /// Abandons the operation: its future was dropped.
     fn leave(&self) {
         if let Self::Posted(shared, op) = self {
-            // A buffer that comes back goes to its pool.
+            // Dropping a returned buffer puts it back in its pool.
             drop(shared.with(|core| core.abandon(*op)));
         }
     }
@@ -83,10 +83,10 @@ impl Future for Transfer {
     type Output = (Result<usize, Error>, Buffer);
 
     /// # Panics
-    /// It is polled after it was ready.
+    /// Panics if it is polled after it was ready.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.0.poll(cx).map(|(result, buffer)| {
-            // PANIC: it was posted with one.
+            // PANIC: the transfer was posted with a buffer.
             (result, buffer.expect("the buffer of a transfer"))
         })
     }
@@ -96,7 +96,7 @@ impl Future for InlineTransfer {
     type Output = Result<usize, Error>;
 
     /// # Panics
-    /// It is polled after it was ready.
+    /// Panics if it is polled after it was ready.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.0.poll(cx).map(|(result, _no_buffer)| result)
     }

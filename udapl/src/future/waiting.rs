@@ -1,26 +1,26 @@
-//! Tasks that wait for the same thing.
+//! Tasks that wait for the same event.
 
 use std::task::Waker;
 
 use slotmap::SlotMap;
 
 slotmap::new_key_type! {
-    /// The place of a future among those who wait.
+    /// Key of a waiting future.
     pub(super) struct Place;
 }
 
-/// What becomes of a waker that leaves.
+/// A waker that has left the table: to be woken or to be dropped.
 pub(super) enum Leaving {
     Woken(Waker),
     Dropped(Waker),
 }
 
-/// The wakers of futures that wait for the same thing, each at its place: a future that goes takes its waker along.
+/// Wakers of the futures that wait for one event, each under its own key. A dropped future removes its waker.
 #[derive(Default)]
 pub(super) struct Waiting(SlotMap<Place, Waker>);
 
 impl Waiting {
-    /// Has the task of a future woken, which keeps its place.
+    /// Registers a future's waker, or replaces it under its key.
     pub(super) fn join(
         &mut self,
         place: &mut Option<Place>,
@@ -37,13 +37,13 @@ impl Waiting {
         }
     }
 
-    /// A future waits no more.
+    /// Removes a future's waker.
     pub(super) fn leave(&mut self, place: Option<Place>, leaving: &mut Vec<Leaving>) {
         let waker = place.and_then(|place| self.0.remove(place));
         leaving.extend(waker.map(Leaving::Dropped));
     }
 
-    /// It has come: all are woken, and ask anew if they wait on.
+    /// Wakes all. A future whose condition still does not hold registers again.
     pub(super) fn wake(&mut self, leaving: &mut Vec<Leaving>) {
         leaving.extend(self.0.drain().map(|(_, waker)| Leaving::Woken(waker)));
     }

@@ -1,4 +1,4 @@
-//! What is posted, and how.
+//! Kinds of posts, and how each is posted.
 
 use dat_core::post::{CompareSwap, FetchAdd};
 use dat_core::{DatResult, EpHandle, LmrSlice, RmrTriplet};
@@ -8,10 +8,10 @@ use super::buffer::Buffer;
 use crate::{CompletionFlags, DtoCookie, Ia};
 
 const NO_FLAGS: CompletionFlags = CompletionFlags::empty();
-/// Of a number that atomic operations are for.
+/// Size of the operand of an atomic operation, in bytes.
 const ATOMIC_BYTES: usize = 8;
 
-/// What is posted with a buffer.
+/// A post with a buffer.
 #[derive(Clone, Copy)]
 pub(super) enum What {
     Recv,
@@ -29,7 +29,7 @@ pub(super) enum What {
     },
 }
 
-/// What is posted with bytes that lie in no region.
+/// A post with inline data.
 #[derive(Clone, Copy)]
 pub(super) enum Inline {
     Plain,
@@ -37,13 +37,13 @@ pub(super) enum Inline {
     Invalidate(u32),
 }
 
-/// An endpoint's queue, or several posts to it behind one doorbell.
+/// An endpoint's queue, or a batch of posts to it.
 pub(super) enum Queue<'a, 'b> {
     One(&'a mut Ia, EpHandle),
     Batch(&'a mut dat_core::Batch<'b, MlxProvider>),
 }
 
-/// Calls the post of that name, of the endpoint or of the batch.
+/// Calls the method of that name, of the endpoint or of the batch.
 macro_rules! post {
     ($queue:ident, $one:ident, $many:ident, $iov:expr, $($argument:expr),*) => {
         match $queue {
@@ -54,7 +54,7 @@ macro_rules! post {
 }
 
 impl What {
-    /// The buffer is as long afterwards as what came.
+    /// Returns whether the completion sets the length of the buffer.
     pub(super) const fn fills(&self) -> bool {
         matches!(
             self,
@@ -62,7 +62,7 @@ impl What {
         )
     }
 
-    /// How many bytes of the buffer it is posted with.
+    /// Returns how many bytes of the buffer the post uses.
     pub(super) fn bytes(&self, buffer: &Buffer) -> usize {
         match self {
             Self::Recv => buffer.capacity(),

@@ -1,9 +1,9 @@
-//! `,pcap=FILE`: what passes on the wire of a simulated function, in a file that Wireshark opens.
+//! `,pcap=FILE`: captures the wire of a simulated function in a file for Wireshark.
 //!
-//! A file is one world's: functions that are linked within a process are captured together, once, by whichever of their
-//! names asks first. A function whose wire leaves the process has a world of its own, so the process at the other end
-//! writes a file of its own, too; in both the time is that of day, and `mergecap` lays one beside the other. Each frame
-//! is written out at once, since a process may end at any moment.
+//! One file has one world: all functions linked within a process are captured together, in the file of the first name
+//! that asks. A function whose wire leaves the process has a world of its own, so the process at the other end writes
+//! its own file, too; both use wall-clock time, and `mergecap` merges them. Each frame is written out at once,
+//! because the process may end at any moment.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind};
@@ -14,11 +14,14 @@ use hw_sim::Sim;
 
 use super::OpenError;
 
-/// The file, begun anew. Nobody else writes to it as long as it is open.
+/// Creates or truncates the file. Nothing else in this process writes to it while it is open.
 fn begin(path: &Path) -> io::Result<File> {
-    // To a pipe nobody might listen.
+    // Opening a pipe without a reader would block.
     if path.metadata().is_ok_and(|there| !there.is_file()) {
-        return Err(io::Error::new(ErrorKind::InvalidInput, "it is no file"));
+        return Err(io::Error::new(
+            ErrorKind::InvalidInput,
+            "it is not a regular file",
+        ));
     }
     let options = File::options()
         .create(true)
@@ -37,7 +40,7 @@ fn begin(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// What the present moment is called in a file. In virtual time it is the world's.
+/// Returns the time stamp for the present moment: the wall clock, or the world's time if it is virtual.
 fn now(virtual_time: bool) -> Duration {
     let of_day = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     of_day
@@ -46,11 +49,11 @@ fn now(virtual_time: bool) -> Duration {
         .unwrap_or(Duration::ZERO)
 }
 
-/// An adapter's wire is captured in another file than is asked for, or in none, and its frames so far are lost.
+/// Makes the error: the wire is captured in another file than asked for, or it was opened without a capture.
 pub(super) fn captured_elsewhere(name: &str, asked: &Path, there: Option<&Path>) -> OpenError {
     let there = match there {
         Some(there) => format!("its wire is captured in {} already", there.display()),
-        None => "its wire is open and not captured: who opens it first says pcap=".to_owned(),
+        None => "its wire is open without a capture: give pcap= when it is first opened".to_owned(),
     };
     OpenError::Capture {
         name: name.to_owned(),
@@ -59,10 +62,10 @@ pub(super) fn captured_elsewhere(name: &str, asked: &Path, there: Option<&Path>)
     }
 }
 
-/// Captures a world, whose capture of before is `known`, if that is asked for.
+/// Captures a world if the options ask for it. `known` is the file of an earlier capture of this world.
 ///
 /// # Errors
-/// [`OpenError::Capture`]: the file, or the world is captured into another one.
+/// [`OpenError::Capture`]: the file cannot be written, or the world is captured in another file.
 pub(super) fn capture(
     name: &str,
     asked: Option<&PathBuf>,
@@ -73,7 +76,7 @@ pub(super) fn capture(
     let Some(path) = asked else {
         return Ok(());
     };
-    // One that has ended, since its file was removed or its disk was full, may begin anew.
+    // A capture that ended (its file was removed or its disk was full) may start again.
     let goes_on = known
         .as_ref()
         .filter(|there| sim.is_captured() && there.exists());

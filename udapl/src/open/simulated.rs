@@ -1,4 +1,4 @@
-//! Simulated functions by name, `sim:A`: the fabric of this process, and what can be done to it.
+//! Simulated functions by name, `sim:A`: the fabric of this process, and actions on it such as pulling a cable.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -20,34 +20,34 @@ use crate::Ia;
 use crate::name::OnCard;
 use crate::wired::{Wired, WiredFunction};
 
-/// Virtual functions of a card of the fabric.
+/// Number of virtual functions of a card.
 const VIRTUAL_FUNCTIONS: u16 = 8;
 
-/// Functions keep their place, MAC and link for as long as the process lives, so that a name always means the same one.
-/// One that no adapter has open holds no descriptor.
+/// Functions keep their number, MAC and link for the life of the process, so that a name always means the same
+/// function. A function that no adapter has open holds no descriptor.
 pub(super) struct Fabric {
-    /// In the machine's time.
+    /// Functions with real time.
     real: Linked,
-    /// In virtual time.
+    /// Functions with virtual time.
     virtual_time: Linked,
-    /// Those on a wire that leaves the process, each in a world of its own.
+    /// Functions on a wire that leaves the process, each in a world of its own.
     wired: BTreeMap<String, KnownWired>,
 }
 
-/// Functions that are reached within this process.
+/// Functions linked within this process.
 struct Linked {
-    /// The world of the first two cards.
+    /// The world that the first two cards share.
     world: World,
-    /// A function by itself is a card, too.
+    /// Cards by name; a single function counts as a card.
     cards: BTreeMap<String, Known>,
 }
 
-/// A world of functions that are linked.
+/// A world of linked functions.
 struct World {
     sim: Sim,
-    /// While its time is the machine's and somebody has a function of it open.
+    /// Advances the time; alive while the time is real and a function of the world is open.
     moved: Weak<Moved>,
-    /// The file that its frames are written to.
+    /// The file of its capture.
     captured: Option<PathBuf>,
 }
 
@@ -61,10 +61,10 @@ impl World {
     }
 }
 
-/// A card, and its world.
+/// A card and its world.
 struct Known {
     card: SimCard,
-    /// `None` for the first two, which share one.
+    /// `None` for the first two cards, which share a world.
     apart: Option<World>,
 }
 
@@ -82,9 +82,9 @@ impl Linked {
         apart.unwrap_or(&mut self.world)
     }
 
-    /// What has the time of a card's world go on.
+    /// Makes the time of a card's world advance, until the returned value is dropped.
     fn moved(&mut self, card: &str) -> std::io::Result<Arc<Moved>> {
-        /// Moves all worlds.
+        /// One thread advances all worlds.
         static MOVER: Mutex<Weak<Mover>> = Mutex::new(Weak::new());
         let World { sim, moved, .. } = self.world(card);
         if let Some(moved) = moved.upgrade() {
@@ -96,12 +96,12 @@ impl Linked {
     }
 }
 
-/// A function on a wire. It is there while an adapter has it open; what it is stays known.
+/// A function on a wire. The function exists while an adapter has it open; its properties are kept after that.
 struct KnownWired {
     path: PathBuf,
     mac: [u8; 6],
     function: Weak<WiredFunction>,
-    /// The file that its frames are written to.
+    /// The file of its capture.
     captured: Option<PathBuf>,
 }
 
@@ -112,7 +112,7 @@ fn sim_by_itself() -> Sim {
     })
 }
 
-/// What `sim:` names live in.
+/// The fabric of `sim:` names.
 static FABRIC: LazyLock<Mutex<Fabric>> = LazyLock::new(|| {
     Mutex::new(Fabric {
         real: Linked::new(),
@@ -121,7 +121,7 @@ static FABRIC: LazyLock<Mutex<Fabric>> = LazyLock::new(|| {
     })
 });
 
-/// The function behind `sim:`. While the fabric it lives in is held, nobody else in this process opens one of it.
+/// Opens the function of a `sim:` name. While the returned fabric lock is held, no other thread opens one.
 pub(super) fn reach(
     name: &str,
     simulated: &str,
@@ -147,7 +147,7 @@ pub(super) fn reach(
         });
     }
     if options.simulated.link.is_some() && options.simulated.mac.is_none() {
-        // The other process counts its functions from 0 too.
+        // The other process would use the same default MAC: it numbers its functions from 0, too.
         return Err(OpenError::BadOption {
             name: name.to_owned(),
             option: "link without mac".to_owned(),
@@ -220,7 +220,7 @@ pub(super) fn reach(
         }
         (known, _) => {
             let is_new = known.is_none();
-            // The address of a virtual function is not the card's.
+            // The MAC in the options of a virtual function is not the card's.
             let physical = match place {
                 OnCard::Virtual(_) => mac(number),
                 OnCard::Alone | OnCard::Physical => own_mac,
@@ -233,7 +233,7 @@ pub(super) fn reach(
                     error: Box::new(BadProfile::NoVirtualFunctions),
                 });
             }
-            // The first two are on a wire. Every other one is alone, and has a world and a time of its own.
+            // The first two cards are linked. Every other card is unlinked, and has a world and a time of its own.
             let apart = (number >= 2).then(World::new);
             let made = match cards.entry(card.to_owned()) {
                 Entry::Occupied(known) => known.into_mut(),
@@ -266,7 +266,7 @@ pub(super) fn reach(
     let World { sim, captured, .. } = linked.world(card);
     let pcap = options.simulated.pcap.as_ref();
     capture(name, pcap, captured, sim, is_virtual)?;
-    // The table keeps one handle. It stays locked meanwhile: two openings at once count each other's.
+    // The table holds one handle. Keep the table locked, or two concurrent opens would count each other's handles.
     if is_virtual {
         return Ok((driven(function, 1, options)?, fabric));
     }
@@ -277,22 +277,22 @@ pub(super) fn reach(
     Ok((driven(Timed::before(function, moved), 0, options)?, fabric))
 }
 
-/// What can be done to a simulated function of this process from outside.
+/// Actions on a simulated function of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deed {
-    /// The link of a virtual function is disabled by its administrator, or left to follow the wire again; of any other
-    /// function the cable is pulled, or put back.
+pub enum SimAction {
+    /// Link down (false) or up (true). For a virtual function the administrator disables its link, or lets it follow
+    /// the wire again. For any other function the cable is pulled or plugged in.
     Link(bool),
-    /// It is reset, whoever has it open.
+    /// Resets the function, even while it is open.
     Reset,
-    /// The system wants it back from its driver.
+    /// The system requests the function back from its driver.
     WantBack,
 }
 
-/// Does something to a simulated function of this process that an adapter has been opened by: what for a real one
-/// people do at the cable, and the kernel by sysfs. False if there is no such function, or it is on a wire of its own
-/// (`link=`).
-pub fn do_to_simulated(name: &str, deed: Deed) -> bool {
+/// Acts on a simulated function of this process that an adapter was opened with. People do the same to real functions
+/// at the cable or through sysfs. Returns false if there is no such function, or if it is on a wire to another
+/// process (`link=`).
+pub fn simulate(name: &str, action: SimAction) -> bool {
     let fabric = FABRIC.lock().unwrap_or_else(PoisonError::into_inner);
     let device = name.split(',').next().unwrap_or(name);
     let Some((card, place)) = device.strip_prefix("sim:").map(crate::name::on_card) else {
@@ -312,8 +312,8 @@ pub fn do_to_simulated(name: &str, deed: Deed) -> bool {
     let Some(function) = function_of(card, place, None) else {
         return false;
     };
-    match (deed, place) {
-        (Deed::Link(up), OnCard::Virtual(index)) => {
+    match (action, place) {
+        (SimAction::Link(up), OnCard::Virtual(index)) => {
             let Some(before) = card.vf(index) else {
                 return false;
             };
@@ -324,19 +324,19 @@ pub fn do_to_simulated(name: &str, deed: Deed) -> bool {
             };
             return card.set_vf(index, VfSettings { state, ..before });
         }
-        (Deed::Link(true), OnCard::Alone | OnCard::Physical) => {
+        (SimAction::Link(true), OnCard::Alone | OnCard::Physical) => {
             sim.inject(&function, &Fault::LinkUp);
         }
-        (Deed::Link(false), OnCard::Alone | OnCard::Physical) => {
+        (SimAction::Link(false), OnCard::Alone | OnCard::Physical) => {
             sim.inject(&function, &Fault::LinkDown);
         }
-        (Deed::Reset, _) => function.reset(),
-        (Deed::WantBack, _) => sim.inject(&function, &Fault::WantedBack),
+        (SimAction::Reset, _) => function.reset(),
+        (SimAction::WantBack, _) => sim.inject(&function, &Fault::WantedBack),
     }
     true
 }
 
-/// A function of a card. A virtual one is given an address if there is one to give.
+/// Returns a function of a card. A virtual function gets the MAC, if there is one.
 fn function_of(card: &SimCard, place: OnCard, mac: Option<[u8; 6]>) -> Option<Arc<SimFunction>> {
     let OnCard::Virtual(index) = place else {
         return Some(card.physical());
@@ -348,10 +348,10 @@ fn function_of(card: &SimCard, place: OnCard, mac: Option<[u8; 6]>) -> Option<Ar
     card.virtual_function(index)
 }
 
-/// What a simulated function of that name is made as.
+/// Returns the profile for a simulated function of that name.
 fn kind_of(name: &str, mac: [u8; 6], simulated: &Simulated) -> Result<Profile, OpenError> {
     let Some(wanted) = &simulated.profile else {
-        // What every card has, by which its address is found.
+        // Like every card it has Ethernet queues, by which the driver resolves addresses.
         return Ok(Profile::named(name, mac).ethernet());
     };
     profile(wanted)
@@ -363,7 +363,8 @@ fn kind_of(name: &str, mac: [u8; 6], simulated: &Simulated) -> Result<Profile, O
         })
 }
 
-/// Opens a simulated function. `kept` handles on it exist besides the one given; any more is a driver's.
+/// Opens a simulated function. `kept` is the number of handles besides the one given; a further one belongs to a
+/// driver.
 pub(crate) fn open_function(
     function: Arc<SimFunction>,
     kept: usize,
@@ -372,7 +373,7 @@ pub(crate) fn open_function(
     open_device(function, kept, options)
 }
 
-/// Opens a function that lives in this process, simulated or not. `kept` is as for [`open_function`].
+/// Opens a function of a device in this process, simulated or not. `kept` is as for [`open_function`].
 pub(crate) fn open_device<D: Device + 'static>(
     function: Arc<D>,
     kept: usize,
@@ -381,7 +382,7 @@ pub(crate) fn open_device<D: Device + 'static>(
     bring_up(driven(function, kept, options)?, options)
 }
 
-/// A function has one driver: nobody has more handles on it than `kept`, and the one here.
+/// Fails if the function has a driver: if it has more handles than `kept` and this one.
 fn unused<D: Device>(function: &Arc<D>, kept: usize) -> Result<(), OpenError> {
     if Arc::strong_count(function) > kept + 1 {
         return Err(OpenError::InUse {
@@ -391,7 +392,7 @@ fn unused<D: Device>(function: &Arc<D>, kept: usize) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// A device of this process that nobody drives, as a function.
+/// Wraps a device that has no driver yet as a function.
 fn driven<D: Device + 'static>(
     function: Arc<D>,
     kept: usize,

@@ -1,12 +1,12 @@
-//! A dump as a pcapng file.
+//! Writes a dump as a pcapng file.
 //!
-//! Two interfaces. Of the first are frames: those of the network's protocols as they were, and those of datagrams built
-//! again around the datagram's own bytes ([`datagram_frame`]), which their comments say. Link type Ethernet has
-//! dissectors that know InfiniBand's connection manager; a link type of our own would have had none. Of the second are
-//! notes: no byte of theirs was on the wire.
+//! The file has two interfaces. The first has frames: ARP and neighbour discovery frames as they were, and MADs in
+//! frames that are rebuilt around their bytes ([`datagram_frame`]; the frame's comment says so). Its link type is
+//! Ethernet, for which Wireshark has dissectors of InfiniBand's connection manager; it has none for a link type of
+//! our own. The second interface has notes, which were never on the wire.
 //!
-//! Times are the wall clock's where the function has one, and those of its own clock in a simulation, so that the file
-//! of a run that is repeated is the same.
+//! Times are those of the wall clock. In a simulation they are those of the function's own clock, so that a repeated
+//! run writes the same file.
 
 use std::io::Write;
 
@@ -22,21 +22,21 @@ use super::frame::datagram_frame;
 
 pub use hw_sim::pcap::CaptureError;
 
-/// Said of every datagram.
+/// Comment on every rebuilt MAD frame.
 const REBUILT: &str = "the bytes of the datagram are those that the card was given, or gave us; the headers around it are \
 built again from what the card was told, and what it does not tell is 0";
 
-/// What is written at one time.
+/// A packet block of the file.
 enum AtOnce {
     /// A note.
     Note(Box<Entry>),
-    /// A frame, and what is said of it.
+    /// A frame with its comment.
     Frame {
         /// Its bytes.
         bytes: Vec<u8>,
-        /// The function sent it; otherwise it arrived.
+        /// True if the function sent it; false if it arrived.
         sent: bool,
-        /// For people.
+        /// Comment for readers.
         comment: String,
     },
 }
@@ -45,7 +45,7 @@ impl Dump {
     /// Writes the file.
     ///
     /// # Errors
-    /// The writer refused.
+    /// I/O errors of the writer.
     pub fn write_pcapng(&self, writer: impl Write) -> Result<(), CaptureError> {
         let mut capture = Capture::new(writer)?;
         let frames = capture.add_interface(&self.adapter, PortType::Ethernet)?;
@@ -57,7 +57,7 @@ impl Dump {
             let at = origin.saturating_add(at);
             match written {
                 AtOnce::Note(entry) => {
-                    // PANIC: names and numbers, which JSON has.
+                    // PANIC: the entry has only names and numbers, which JSON can represent.
                     let json = serde_json::to_string(&entry).expect("an entry");
                     capture.note(notes, at, &json)?;
                 }
@@ -74,7 +74,7 @@ impl Dump {
         capture.flush()
     }
 
-    /// All there is to write, and when it was by the clock of the function.
+    /// Returns everything to write, with its time by the function's clock, in order.
     fn in_order(&self) -> Vec<(u64, AtOnce)> {
         let mut all = Vec::new();
         for dump in &self.instances {

@@ -1,13 +1,13 @@
-//! The folder that dumps are written to when nobody is there to ask for them.
+//! The folder for dumps that are written automatically.
 //!
-//! Whoever may write to the folder could have us write elsewhere, by a link of the name that we are about to use. So
-//! the folder is no link and belongs to the user of the process or to root; others may write to it only where nobody
-//! can remove what is another's (a sticky folder, as /tmp is). A file is made anew or not at all, is its owner's
-//! alone, and is reached through the folder's descriptor, which was looked at, and not through its path again.
+//! An attacker who can write to the folder could redirect our writes by a symbolic link. So the folder must not be a
+//! link, and must belong to the user of the process or to root. Others may write to it only if it is sticky, as /tmp
+//! is. A file is created exclusively, with access for its owner alone, and is opened relative to the descriptor of
+//! the checked folder, never by its path again.
 //!
-//! A dump is two files, `ADAPTER-PROCESS-INSTANCE-SECONDS-NUMBER.txt` and `.pcapng`. The oldest of a process go when it
-//! has written [`DUMPS`] of them; what other processes wrote is left alone, and from [`FILES`] files on nothing is
-//! written.
+//! A dump is two files, `ADAPTER-PROCESS-INSTANCE-SECONDS-NUMBER.txt` and `.pcapng`. After [`DUMPS`] dumps a process
+//! removes its oldest. Files of other processes are never removed. Nothing is written to a folder with [`FILES`]
+//! files.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -27,26 +27,26 @@ use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 use super::Dump;
 use crate::Ia;
 
-/// Dumps of a process that are kept, the last ones.
+/// Number of dumps kept for each process.
 pub(crate) const DUMPS: usize = 16;
-/// Files in a folder from which on nothing is written.
+/// Number of files at which a folder is full.
 const FILES: usize = 512;
-/// Names that are tried for a file.
+/// Number of names tried for a new file.
 const TRIES: u32 = 64;
 
-/// A folder that dumps are written to.
+/// A folder for dumps.
 pub(crate) struct Folder {
     path: PathBuf,
     folder: OwnedFd,
-    /// Names of the dumps, without their ends, oldest first.
+    /// Names of the dumps, without extension, oldest first.
     written: VecDeque<String>,
     next: u32,
 }
 
-/// A folder, for all that write to it.
+/// A folder shared by all its writers.
 pub(crate) type Shared = Arc<Mutex<Folder>>;
 
-/// Folders of this process by their paths, and those of functions that are open.
+/// Folders of this process by path, and the folders of open functions.
 struct Folders {
     by_path: BTreeMap<PathBuf, Shared>,
     of_functions: Vec<(Weak<Recorder>, Shared)>,
@@ -58,7 +58,7 @@ static FOLDERS: Mutex<Folders> = Mutex::new(Folders {
 });
 
 impl Folder {
-    /// Opens a folder, and makes it if it is not there.
+    /// Opens a folder, and creates it if it does not exist.
     fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         match nix::unistd::mkdir(path, Mode::S_IRWXU) {
@@ -89,14 +89,14 @@ impl Folder {
         })
     }
 
-    /// Writes a dump, and says under which name.
+    /// Writes a dump and returns its path.
     fn write(&mut self, dump: &Dump) -> io::Result<PathBuf> {
         while self.written.len() >= DUMPS
             && let Some(oldest) = self.written.pop_front()
         {
             for end in ["txt", "pcapng"] {
                 let name = format!("{oldest}.{end}");
-                // Somebody may have put it away.
+                // The file may have been removed already.
                 let _ = unlinkat(&self.folder, name.as_str(), UnlinkatFlags::NoRemoveDir);
             }
         }
@@ -115,7 +115,7 @@ impl Folder {
         Ok(self.path.join(format!("{name}.pcapng")))
     }
 
-    /// The first file of a name that is free.
+    /// Creates the text file under a free name.
     fn begin(&mut self, dump: &Dump) -> io::Result<(String, File)> {
         let letter = |letter: char| {
             if letter.is_ascii_alphanumeric() {
@@ -147,7 +147,7 @@ impl Folder {
     }
 
     fn create(&self, name: &str) -> io::Result<File> {
-        // A link of that name is not followed: whatever there is, is refused.
+        // O_EXCL refuses existing files and links.
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
         let mode = Mode::S_IRUSR | Mode::S_IWUSR;
         let file = openat(&self.folder, name, flags | OFlag::O_NOFOLLOW, mode)?;
@@ -155,10 +155,10 @@ impl Folder {
     }
 }
 
-/// The folder of that path; one for the whole process.
+/// Returns the folder of that path; the whole process shares one.
 ///
 /// # Errors
-/// It cannot be written to, or not safely.
+/// The folder cannot be written to, or is not safe.
 pub(crate) fn shared(path: &Path) -> io::Result<Shared> {
     let mut folders = FOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(known) = folders.by_path.get(path) {
@@ -170,7 +170,7 @@ pub(crate) fn shared(path: &Path) -> io::Result<Shared> {
     Ok(folder)
 }
 
-/// Has the instances of a function that was just opened keep what they record in a folder.
+/// Makes the instances of a newly opened function write their dumps to a folder.
 pub(crate) fn keep(function: &Arc<Recorder>, folder: Shared) {
     let mut folders = FOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
     folders
@@ -180,7 +180,7 @@ pub(crate) fn keep(function: &Arc<Recorder>, folder: Shared) {
     folders.of_functions.push((function, folder));
 }
 
-/// Has an instance do so, if those of its function do.
+/// Makes an instance write its dumps to the folder of its function, if there is one.
 pub(crate) fn kept_by(mut ia: Ia) -> Ia {
     let hca = ia.provider().hca();
     let (adapter, function) = (hca.name().to_owned(), Arc::clone(hca.recorder()));
@@ -204,10 +204,10 @@ pub(crate) fn kept_by(mut ia: Ia) -> Ia {
         let mut folder = folder.lock().unwrap_or_else(PoisonError::into_inner);
         match folder.write(&dump) {
             Ok(path) => {
-                tracing::warn!(adapter, reason = dump.reason, path = %path.display(), "what was recorded is kept");
+                tracing::warn!(adapter, reason = dump.reason, path = %path.display(), "wrote a dump of the flight recorder");
             }
             Err(error) => {
-                tracing::error!(adapter, reason = dump.reason, folder = %folder.path.display(), %error, "what was recorded is not kept");
+                tracing::error!(adapter, reason = dump.reason, folder = %folder.path.display(), %error, "cannot write a dump of the flight recorder");
             }
         }
     });

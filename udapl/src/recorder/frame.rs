@@ -1,8 +1,8 @@
-//! The frame that a management datagram travels in.
+//! Rebuilds the frame of a management datagram (MAD).
 //!
-//! A card shows nobody the frames it sends: it is given a datagram and an address, and makes the rest. What it makes
-//! follows from what it was given, so the frame can be written down again, with its checksums. What it does not tell
-//! (the MAC and the UDP port of who sent what arrived, packet sequence numbers) is 0.
+//! A card does not show the frames it sends: the driver passes a MAD and an address, and the card adds the headers.
+//! The headers follow from this input, so the frame can be rebuilt, with its checksums. Unknown fields are 0: the MAC
+//! and the UDP port of a sender, and packet sequence numbers.
 
 use std::net::Ipv6Addr;
 
@@ -15,7 +15,7 @@ use hw_sim::wire::{
 const Q_KEY: u32 = 0x8001_0000;
 const HOP_LIMIT: u8 = 64;
 
-/// Builds that frame: Ethernet, IP, UDP, BTH, DETH, the datagram and its ICRC. A tag of a VLAN is not in it.
+/// Builds the frame: Ethernet, IP, UDP, BTH, DETH, the datagram and its ICRC. It has no VLAN tag.
 #[must_use]
 pub fn datagram_frame(datagram: &Datagram) -> Vec<u8> {
     let [source, destination] = [datagram.source, datagram.destination].map(Ipv6Addr::from);

@@ -1,12 +1,13 @@
-//! What the flight recorders of an adapter held, all of them together: as text for people, and as a pcapng file.
+//! Dumps of an adapter's flight recorders: as text for people, and as a pcapng file.
 //!
-//! An instance records its posts, completions and endpoints ([`Ia::recorder_start`](dat_core::Ia::recorder_start)), the
-//! function its commands, datagrams, frames and events ([`hw_mlx::recorder`]). A [`Dump`] is what some instances held
-//! and what their function held, by one clock. [`Dump::of`] takes it from an instance, the control socket from all that
-//! answer, and a folder (`,recorder=DIRECTORY`) is written to when a connection breaks or a thread panics.
+//! An instance records its posts, completions and endpoints ([`Ia::recorder_start`](dat_core::Ia::recorder_start)).
+//! The function records its commands, MADs, frames and events ([`hw_mlx::recorder`]). A [`Dump`] has the records of
+//! some instances and of their function, by one clock. [`Dump::of`] takes it from an instance, the control socket
+//! from all instances that answer. With `,recorder=DIRECTORY` a dump is written to a folder when a connection breaks
+//! or a thread panics.
 //!
-//! In the file ([`Dump::write_pcapng`]) frames are frames, and everything else is a note in JSON that says what the
-//! card was told, or told us ([`control::schema::Entry`]). `datctl decode` reads it, and so does Wireshark.
+//! In the file ([`Dump::write_pcapng`]) frames are packets. Every other record is a note in JSON: input to the card,
+//! or output of the card ([`control::schema::Entry`]). `datctl decode` and Wireshark read the file.
 
 mod capture;
 mod folder;
@@ -25,29 +26,29 @@ pub use dat_core::cm::wire::{CommIds, Mad, Message};
 pub(crate) use folder::{keep, kept_by, shared};
 pub use frame::datagram_frame;
 
-/// Events of an instance, and of its function, that are written when something breaks.
+/// Maximum number of events, of the instance and of its function, in an automatic dump.
 const WHEN_BROKEN: usize = 4_096;
 
-/// What recorders held.
+/// Records of an adapter's flight recorders.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Dump {
     /// The adapter's name.
     pub adapter: String,
-    /// The process.
+    /// Process ID.
     pub process: u32,
-    /// Why it was taken, in words.
+    /// Reason for the dump, in words.
     pub reason: String,
-    /// The wall clock at 0 of the function's clock, since 1970. `None` for a simulated function.
+    /// Wall clock at 0 of the function's clock, since 1970. `None` for a simulated function.
     pub origin: Option<Duration>,
-    /// What instances held.
+    /// Records of instances.
     pub instances: Vec<RecorderDump>,
-    /// What the function held; `None`: no instance has recorded yet.
+    /// Records of the function; `None`: no instance has recorded yet.
     pub function: Option<FunctionDump>,
 }
 
 impl Dump {
-    /// What an instance and its function hold. `None`: the instance does not record.
+    /// Takes the records of an instance and of its function. `None`: the instance does not record.
     #[must_use]
     pub fn of(ia: &Ia) -> Option<Self> {
         let instance = ia.recorder_dump()?;
@@ -77,13 +78,13 @@ impl Dump {
         }
     }
 
-    /// What an instance held when something broke, with what its function holds.
+    /// Makes the dump of an instance and its function after a failure.
     fn broken(adapter: &str, reason: String, instance: RecorderDump, function: &Recorder) -> Self {
         let function = function.dump().map(|dump| dump.last(WHEN_BROKEN));
         Self::new(adapter, reason, vec![instance.last(WHEN_BROKEN)], function)
     }
 
-    /// When it was taken, by the clock of the function.
+    /// Returns the time of the dump, by the clock of the function.
     #[must_use]
     pub fn at(&self) -> u64 {
         let instances = self.instances.iter().map(|dump| dump.at);
@@ -95,7 +96,7 @@ impl Dump {
     }
 }
 
-/// A line of what it is, and one for each event: how long before the dump, in milliseconds, whose, and what.
+/// Writes a heading, and a line for each event: milliseconds before the dump, the source, and the event.
 impl fmt::Display for Dump {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
@@ -134,7 +135,7 @@ impl fmt::Display for Dump {
     }
 }
 
-/// How long before the end, in milliseconds.
+/// Formats a time as milliseconds before the end.
 pub(crate) fn before(end: u64, at: u64) -> String {
     let ago = end.saturating_sub(at);
     format!("-{}.{:06}", ago / 1_000_000, ago % 1_000_000)

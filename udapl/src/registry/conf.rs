@@ -1,45 +1,45 @@
 //! The static registry: `dat.conf`.
 //!
-//! One record a line, eight fields, blanks or tabs between them:
+//! One record a line, with eight fields separated by blanks or tabs:
 //!
 //! ```text
 //! # IA name  API   thread safety  section  library    provider  IA parameters  platform parameters
 //! roce0      u1.2  nonthreadsafe  default  libdat.so  mlx5.0.1  "0000:3b:00.2" ""
 //! ```
 //!
-//! A `#` where a field could begin starts a comment. A field in double quotes may hold blanks and be empty; within
-//! quotes a backslash makes the next character an ordinary one. A record that is none is reported and skipped, the rest
-//! of the file counts. (dat.conf(5) of illumos; the same grammar is that of the DAT 2.0 distributions.)
+//! A `#` at the start of a field starts a comment. A field in double quotes may contain blanks and may be empty; in
+//! quotes a backslash quotes the next character. A malformed record is reported and skipped; the rest of the file is
+//! used. (dat.conf(5) of illumos; the DAT 2.0 distributions use the same grammar.)
 
 use core::fmt;
 
-/// Bytes a name may have, the NUL of C's included (`DAT_NAME_MAX_LENGTH`).
+/// Maximum size of a name in bytes, C's NUL included (`DAT_NAME_MAX_LENGTH`).
 pub const NAME_MAX_LENGTH: usize = 256;
 
 /// A record of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfEntry {
-    /// What consumers open.
+    /// Name that consumers open.
     pub ia_name: String,
     /// The API, user or kernel.
     pub api: Api,
     /// Major and minor version of the API.
     pub version: (u32, u32),
-    /// Whether calls may come from several threads at once.
+    /// True if calls may come from several threads at once.
     pub is_thread_safe: bool,
-    /// Whether the record is in the default section. A registry ignores others.
+    /// True if the record is in the default section. A registry ignores others.
     pub is_default: bool,
     /// The library that implements the provider.
     pub library: String,
     /// The vendor of the provider, and its major and minor version.
     pub provider: (String, u32, u32),
-    /// Parameters of the provider: for ours, the device.
+    /// Parameters of the provider: for this library, the device.
     pub ia_params: String,
-    /// Parameters of the platform, which are not used.
+    /// Parameters of the platform; unused.
     pub platform_params: String,
 }
 
-/// Which API a record is for.
+/// The API that a record is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Api {
     /// uDAPL.
@@ -51,9 +51,9 @@ pub enum Api {
 /// A line that is not a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfError {
-    /// Which line, from 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// Why.
+    /// Reason.
     pub reason: &'static str,
 }
 
@@ -65,7 +65,7 @@ impl fmt::Display for ConfError {
 
 impl core::error::Error for ConfError {}
 
-/// The records of a file, in order, and the lines that are none.
+/// Returns the records of a file, in order, and the malformed lines.
 #[must_use]
 pub fn parse(text: &str) -> (Vec<ConfEntry>, Vec<ConfError>) {
     let (mut entries, mut errors) = (Vec::new(), Vec::new());
@@ -86,7 +86,7 @@ pub fn parse(text: &str) -> (Vec<ConfEntry>, Vec<ConfError>) {
     (entries, errors)
 }
 
-/// The fields of a line.
+/// Splits a line into its fields.
 fn fields(line: &str) -> Result<Vec<String>, &'static str> {
     let mut fields = Vec::new();
     let mut rest = line.chars().peekable();
@@ -112,7 +112,7 @@ fn fields(line: &str) -> Result<Vec<String>, &'static str> {
     }
 }
 
-/// What is left of a quoted field.
+/// Reads the rest of a quoted field.
 fn quoted(rest: &mut impl Iterator<Item = char>) -> Result<String, &'static str> {
     let mut field = String::new();
     loop {
@@ -180,7 +180,7 @@ fn entry(fields: Vec<String>) -> Result<ConfEntry, &'static str> {
     })
 }
 
-/// Two numbers with a dot between them.
+/// Parses two numbers separated by a dot.
 fn pair(text: &str) -> Option<(u32, u32)> {
     let number = |digits: &str| {
         let all = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,4 +1,4 @@
-//! Names and what they stand for: the records of `dat.conf`, and what has been added.
+//! The tables of the registry: records of `dat.conf`, and entries added at run time.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -12,25 +12,25 @@ use super::{FILES, ListRefused, OVERRIDE, ProviderInfo};
 
 /// The static registry, and the dynamic one with a `P` for each entry.
 pub(crate) struct Directory<P: ?Sized> {
-    /// `None`: there is a file that cannot be read or is not believed, or the one that the environment names is not
-    /// there. Where nobody has made a file the registry is empty.
+    /// `None`: a file cannot be read or is not trusted, or the file that the environment names does not exist. If no
+    /// file was named and none exists, the registry is empty.
     records: Option<Vec<ConfEntry>>,
     providers: BTreeMap<ProviderInfo, Arc<P>>,
 }
 
-/// What serves who opens a name.
+/// A lookup's result.
 pub(crate) enum Found<P: ?Sized> {
-    /// An entry of the dynamic registry, and what it is registered as.
+    /// An entry of the dynamic registry, with the name that it is registered by.
     Registered(ProviderInfo, Arc<P>),
-    /// A record, whose library has to register it first.
+    /// A record, whose library has to register the entry first.
     Listed(ConfEntry),
 }
 
 impl<P: ?Sized> Found<P> {
-    /// The entry, where the record's library has had its chance.
+    /// Returns the entry. Call it after the record's library has been loaded.
     ///
     /// # Errors
-    /// DAT_PROVIDER_NOT_FOUND|NAME: there is only the record.
+    /// DAT_PROVIDER_NOT_FOUND|NAME: there is only a record, no entry.
     pub(crate) fn registered(self) -> DatResult<Arc<P>> {
         match self {
             Self::Registered(_, entry) => Ok(entry),
@@ -74,9 +74,9 @@ impl<P: ?Sized> Directory<P> {
         Self::of_files(named, &usual, driver::has_gained_rights())
     }
 
-    /// The file that the environment names, or the first of the usual ones. A program that has rights its caller lacks
-    /// asks the environment nothing, and believes a file that only root can have written: it names libraries, whose
-    /// code runs in the program.
+    /// Reads the file that the environment names, or the first existing file of the usual ones. The file names
+    /// libraries whose code runs in the program. So a set-user-ID program (`gained`) ignores the environment, and
+    /// trusts only a file that no user but root can write.
     fn of_files(named: Option<PathBuf>, usual: &[PathBuf], gained: bool) -> Self {
         let usual = || usual.iter().find(|path| path.exists()).cloned();
         let path = match named {
@@ -90,7 +90,7 @@ impl<P: ?Sized> Directory<P> {
         let Some(path) = path else {
             return Self::default();
         };
-        let read = Some(path).filter(|path| !gained || is_roots(path));
+        let read = Some(path).filter(|path| !gained || only_root_writes(path));
         read.and_then(|path| Self::from_file(&path))
             .unwrap_or_else(|| Self {
                 records: None,
@@ -102,13 +102,13 @@ impl<P: ?Sized> Directory<P> {
         match std::fs::read_to_string(path) {
             Ok(text) => Some(Self::with_conf(&text)),
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "no static registry");
+                tracing::warn!(path = %path.display(), %error, "cannot read the static registry");
                 None
             }
         }
     }
 
-    /// The static registry, if it has no more than `max` records.
+    /// Lists the static registry, if it has no more than `max` records.
     ///
     /// # Errors
     /// [`ListRefused`].
@@ -135,7 +135,7 @@ impl<P: ?Sized> Directory<P> {
     /// Adds an entry to the dynamic registry.
     ///
     /// # Errors
-    /// DAT_INVALID_PARAMETER|ARG2: no name, or one of more than 255 bytes. DAT_PROVIDER_ALREADY_REGISTERED.
+    /// DAT_INVALID_PARAMETER|ARG2: the name is empty or longer than 255 bytes. DAT_PROVIDER_ALREADY_REGISTERED.
     pub(crate) fn add(&mut self, info: ProviderInfo, entry: Arc<P>) -> DatResult<()> {
         named(&info, Subtype::Arg2)?;
         if self.providers.contains_key(&info) {
@@ -148,10 +148,10 @@ impl<P: ?Sized> Directory<P> {
         Ok(())
     }
 
-    /// Takes one out, unless somebody holds it.
+    /// Removes an entry, unless it is in use.
     ///
     /// # Errors
-    /// DAT_INVALID_PARAMETER|ARG2: there is none. DAT_PROVIDER_IN_USE: it is held.
+    /// DAT_INVALID_PARAMETER|ARG2: there is no such entry. DAT_PROVIDER_IN_USE: an open adapter holds it.
     pub(crate) fn remove(&mut self, info: &ProviderInfo) -> DatResult<()> {
         let Some(entry) = self.providers.get(info) else {
             return Err(DatError::new(ReturnType::InvalidParameter, Subtype::Arg2)
@@ -164,28 +164,28 @@ impl<P: ?Sized> Directory<P> {
         Ok(())
     }
 
-    /// The entry of the dynamic registry that is known by exactly this.
+    /// Returns the entry of the dynamic registry with exactly this name, version and thread safety.
     pub(crate) fn get(&self, info: &ProviderInfo) -> Option<&Arc<P>> {
         self.providers.get(info)
     }
 
-    /// The record that is known by exactly this.
+    /// Returns the record with exactly this name, version and thread safety.
     pub(crate) fn record(&self, info: &ProviderInfo) -> Option<&ConfEntry> {
         let mut records = self.records.iter().flatten();
         records.find(|record| ProviderInfo::from(*record) == *info)
     }
 
-    /// The entries of the dynamic registry.
+    /// Iterates over the dynamic registry.
     pub(crate) fn entries(&self) -> impl Iterator<Item = &Arc<P>> {
         self.providers.values()
     }
 
-    /// What serves who wants this; of the records those count that are `usable`. What is in both registries was
+    /// Finds the provider for a request, among entries and `usable` records. A provider in both registries was
     /// registered from the record.
     ///
     /// # Errors
-    /// DAT_INVALID_PARAMETER|ARG1: no name, or too long a one. DAT_PROVIDER_NOT_FOUND, with the subtype of what does
-    /// not fit: name, major version, thread safety, minor version.
+    /// DAT_INVALID_PARAMETER|ARG1: the name is empty or too long. DAT_PROVIDER_NOT_FOUND, with the subtype of the
+    /// mismatch: name, major version, thread safety, minor version.
     pub(crate) fn find(
         &self,
         wanted: &ProviderInfo,
@@ -214,13 +214,13 @@ fn named(info: &ProviderInfo, argument: Subtype) -> DatResult<()> {
     Ok(())
 }
 
-/// Whether root alone can have written a file.
-fn is_roots(path: &Path) -> bool {
+/// Returns whether only root can have written a file.
+fn only_root_writes(path: &Path) -> bool {
     const OTHERS_WRITE: u32 = 0o022;
     let is = std::fs::metadata(path)
         .is_ok_and(|file| file.uid() == 0 && file.mode() & OTHERS_WRITE == 0);
     if !is {
-        tracing::warn!(path = %path.display(), "ignored: this program has rights its caller lacks, and the file is not root's alone");
+        tracing::warn!(path = %path.display(), "ignored: this program has rights its caller lacks, and others than root may write the file");
     }
     is
 }
@@ -229,7 +229,7 @@ fn missing(subtype: Subtype) -> DatError {
     DatError::new(ReturnType::ProviderNotFound, subtype)
 }
 
-/// The entry that serves who wants this one.
+/// Returns the entry that fits a request best.
 fn best<'a>(
     entries: impl Iterator<Item = &'a ProviderInfo>,
     wanted: &ProviderInfo,
@@ -267,7 +267,7 @@ mod tests {
 
     use super::*;
 
-    /// A file of one record.
+    /// Creates a file of one record.
     fn conf(directory: &Path, name: &str) -> PathBuf {
         let path = directory.join(name);
         let line = format!("{name} u1.2 nonthreadsafe default libdat.so mlx5.0.1 \"sim:a\" \"\"\n");
@@ -280,8 +280,8 @@ mod tests {
         records.map(|record| record.ia_name.as_str()).collect()
     }
 
-    /// "Static registry missing" (dat_registry_list_providers) is the file that should be there. A machine on which
-    /// nobody has made one has an empty registry, since adapters are opened by the names of their devices.
+    /// "Static registry missing" (dat_registry_list_providers) means that a named file does not exist. On a machine
+    /// without a file the registry is empty, and adapters are opened by device name.
     ///
     /// Clauses: REGL-3.
     #[test]
@@ -295,13 +295,13 @@ mod tests {
         let missing = list(Some(&none), &[]).unwrap_err();
         assert_eq!(missing.error.return_type(), ReturnType::InternalError);
         assert_eq!(missing.available, 0);
-        // One that is there and is no text.
+        // A directory: it exists but cannot be read as text.
         let usual = [directory.path().to_owned()];
         let unread = list(None, &usual).unwrap_err();
         assert_eq!(unread.error.return_type(), ReturnType::InternalError);
     }
 
-    /// secure_getenv(3): what a caller says to a program with rights of its own may be an attack.
+    /// secure_getenv(3): a set-user-ID program must not trust its caller's environment.
     #[test]
     fn who_starts_a_program_with_more_rights_names_no_libraries_for_it() {
         let directory = tempfile::tempdir().unwrap();
@@ -316,7 +316,7 @@ mod tests {
         };
         assert_eq!(names(&found(Some(&callers), false)), ["callers"]);
         assert_eq!(names(&found(None, false)), ["usual"]);
-        // Whose file it is depends on who runs this test.
+        // The file belongs to the user who runs this test.
         let roots = std::fs::metadata(&usual[1]).unwrap().uid() == 0;
         let expected: &[&str] = if roots { &["usual"] } else { &[] };
         assert_eq!(names(&found(Some(&callers), true)), expected);

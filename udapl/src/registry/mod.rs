@@ -1,4 +1,4 @@
-//! The registry: which adapters there are and who opens them (`dat_registry_list_providers`,
+//! The registry: lists the adapters, and resolves the name of an open (`dat_registry_list_providers`,
 //! `_add_provider`, `_remove_provider`, `dat_provider_init`, `_fini`).
 //!
 //! ```text
@@ -8,13 +8,14 @@
 //!                                         add_provider, remove_provider --> dynamic entries --open--> Ia
 //! ```
 //!
-//! An entry is known by its [`ProviderInfo`]: name, version of DAT, thread safety. An open names all three; name, major
-//! version and thread safety must be the same, and if the minor version is not there the next larger one serves. What
-//! is open keeps its dynamic entry: it holds an [`Opened`], and the entry cannot be removed before that is dropped.
+//! An entry is identified by its [`ProviderInfo`]: name, version of DAT, thread safety. An open gives all three.
+//! Name, major version and thread safety must be equal; of the minor versions, the smallest that is not below the
+//! requested one is used. An [`Opened`] adapter holds its dynamic entry, which cannot be removed before the adapter
+//! is dropped.
 //!
-//! Static entries of other libraries are listed and not opened by a [`Registry`]: loading foreign code is the business
-//! of [`capi`](crate::capi), where providers have an ABI; the rules of names and records are the same there
-//! (`Directory`). [`ia_open`] takes names of devices and needs no registry.
+//! A [`Registry`] lists static entries of other libraries but does not open them: only [`capi`](crate::capi) loads
+//! foreign libraries, because only C providers have a stable ABI. Both use the same rules for names and records
+//! (`Directory`). [`ia_open`] takes device names and needs no registry.
 
 pub mod conf;
 mod directory;
@@ -29,15 +30,15 @@ use crate::{CloseFlags, CloseReport, Ia};
 use conf::ConfEntry;
 pub(crate) use directory::{Directory, Found};
 
-/// The environment variable that names another file for the static registry.
+/// Environment variable that names another file for the static registry.
 pub const OVERRIDE: &str = "DAT_OVERRIDE";
 /// The files of the static registry; the first one that exists is used.
 pub const FILES: [&str; 2] = ["/etc/dat/dat.conf", "/etc/dat.conf"];
-/// The beginning of the file name of this library, in any version.
+/// Prefix of this library's file name, in any version.
 pub const OUR_LIBRARY: &str = "libdat.so";
 
 impl ConfEntry {
-    /// The record names this library.
+    /// Returns whether the record names this library.
     pub(crate) fn is_ours(&self) -> bool {
         let file = self.library.rsplit('/').next();
         file.is_some_and(|file| file.starts_with(OUR_LIBRARY))
@@ -51,12 +52,12 @@ pub struct ProviderInfo {
     pub ia_name: String,
     /// Major and minor version of DAT.
     pub dapl_version: (u32, u32),
-    /// Whether calls may come from several threads at once.
+    /// True if calls may come from several threads at once.
     pub is_thread_safe: bool,
 }
 
 impl ProviderInfo {
-    /// An adapter of this library: DAT 1.2, one thread at a time.
+    /// Describes an adapter of this library: DAT 1.2, one thread at a time.
     #[must_use]
     pub fn of_this_crate(ia_name: &str) -> Self {
         Self {
@@ -66,7 +67,7 @@ impl ProviderInfo {
         }
     }
 
-    /// The device of an adapter of this library: what the instance data names, or else what the adapter is called.
+    /// Returns the device of an adapter of this library: the instance data, or the adapter's name if that is empty.
     pub(crate) fn device(&self, instance_data: &str) -> String {
         match instance_data.trim() {
             "" => self.ia_name.clone(),
@@ -85,17 +86,17 @@ impl From<&ConfEntry> for ProviderInfo {
     }
 }
 
-/// How a registered adapter is opened.
+/// Function that opens a registered adapter.
 pub type Opener = dyn Fn(&OpenOptions) -> Result<Ia, OpenError> + Send + Sync;
 
-/// Why [`Registry::list_providers`] gives no list.
+/// Error of [`Registry::list_providers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{error}; {available} entries")]
 pub struct ListRefused {
-    /// DAT_INVALID_PARAMETER|ARG1: more entries than asked for. DAT_INTERNAL_ERROR: the file of the
-    /// static registry cannot be read, or the one that the environment names is not there.
+    /// DAT_INVALID_PARAMETER|ARG1: more than `max` entries. DAT_INTERNAL_ERROR: the file of the static registry
+    /// cannot be read, or the file that the environment names does not exist.
     pub error: DatError,
-    /// How many entries there are.
+    /// Number of entries.
     pub available: usize,
 }
 
@@ -103,7 +104,7 @@ pub struct ListRefused {
 pub struct Opened {
     /// The adapter.
     pub ia: Ia,
-    /// Keeps the entry in use.
+    /// Keeps the entry from being removed.
     _entry: Arc<Opener>,
 }
 
@@ -114,10 +115,10 @@ impl core::fmt::Debug for Opened {
 }
 
 impl Opened {
-    /// Closes it, as [`ia_close`](crate::ia_close) does.
+    /// Closes the adapter, as [`ia_close`](crate::ia_close) does.
     ///
     /// # Errors
-    /// As [`ia_close`](crate::ia_close).
+    /// Those of [`ia_close`](crate::ia_close).
     pub fn close(self, flags: CloseFlags) -> Result<CloseReport, NotClosed<Self>> {
         let Self { ia, _entry } = self;
         crate::ia_close(ia, flags).map_err(|not| match not {
@@ -136,21 +137,21 @@ impl Opened {
 pub struct Registry(Directory<Opener>);
 
 impl Registry {
-    /// A registry with the records of a `dat.conf`. Of records that are known by the same, the first counts; those for
-    /// kDAPL, and those that are not in the default section, do not.
+    /// Creates a registry with the records of a `dat.conf`. Of records with equal names, versions and thread safety,
+    /// the first is used. Records for kDAPL or outside the default section are ignored.
     #[must_use]
     pub fn with_conf(text: &str) -> Self {
         Self(Directory::with_conf(text))
     }
 
-    /// The registry of this machine: the file that `DAT_OVERRIDE` names, or the usual one. Without a file it is
-    /// empty. One that cannot be read is missed when it is listed.
+    /// Creates the registry of this machine, from the file that `DAT_OVERRIDE` names or the usual one. Without a file
+    /// it is empty. [`Registry::list_providers`] reports a file that cannot be read.
     #[must_use]
     pub fn of_this_machine() -> Self {
         Self(Directory::of_this_machine())
     }
 
-    /// The entries of the static registry, if they are no more than `max`.
+    /// Lists the static registry, if it has no more than `max` entries.
     ///
     /// Page: dat_registry_list_providers.
     ///
@@ -165,50 +166,50 @@ impl Registry {
     /// Page: dat_registry_add_provider.
     ///
     /// # Errors
-    /// DAT_INVALID_PARAMETER|ARG2: no name, or one of more than 255 bytes. DAT_PROVIDER_ALREADY_REGISTERED.
+    /// DAT_INVALID_PARAMETER|ARG2: the name is empty or longer than 255 bytes. DAT_PROVIDER_ALREADY_REGISTERED.
     pub fn add_provider(&mut self, info: ProviderInfo, opener: Arc<Opener>) -> DatResult<()> {
         self.0.add(info, opener)
     }
 
-    /// Removes an adapter: it cannot be opened any more.
+    /// Removes an adapter, so that it cannot be opened any more.
     ///
     /// Page: dat_registry_remove_provider.
     ///
     /// # Errors
-    /// DAT_INVALID_PARAMETER|ARG2: there is none. DAT_PROVIDER_IN_USE: it is open.
+    /// DAT_INVALID_PARAMETER|ARG2: there is no such entry. DAT_PROVIDER_IN_USE: it is open.
     pub fn remove_provider(&mut self, info: &ProviderInfo) -> DatResult<()> {
         self.0.remove(info)
     }
 
-    /// Registers an adapter of this library: what the loader of a static entry calls. `instance_data` names the device;
+    /// Registers an adapter of this library, as the loader of a static entry does. `instance_data` names the device;
     /// if it is empty, `info` does.
     ///
     /// Page: dat_provider_init.
     ///
     /// # Errors
-    /// As [`Registry::add_provider`].
+    /// Those of [`Registry::add_provider`].
     pub fn provider_init(&mut self, info: ProviderInfo, instance_data: &str) -> DatResult<()> {
         let device = info.device(instance_data);
         self.add_provider(info, Arc::new(move |options| ia_open(&device, options)))
     }
 
-    /// Removes an adapter of this library. It is called before a library is unloaded.
+    /// Removes an adapter of this library, before the library is unloaded.
     ///
     /// Page: dat_provider_fini.
     ///
     /// # Errors
-    /// As [`Registry::remove_provider`].
+    /// Those of [`Registry::remove_provider`].
     pub fn provider_fini(&mut self, info: &ProviderInfo) -> DatResult<()> {
         self.remove_provider(info)
     }
 
-    /// Opens a registered adapter; an entry of the static registry that is ours is registered first.
+    /// Opens a registered adapter. A static entry of this library is registered first.
     ///
     /// Page: dat_ia_open.
     ///
     /// # Errors
-    /// DAT_INVALID_PARAMETER|ARG1: no name, or too long a one. DAT_PROVIDER_NOT_FOUND, with the subtype of what does
-    /// not fit: name, major version, thread safety, minor version. Whatever the provider says.
+    /// DAT_INVALID_PARAMETER|ARG1: the name is empty or too long. DAT_PROVIDER_NOT_FOUND, with the subtype of the
+    /// mismatch: name, major version, thread safety, minor version. Errors of the provider.
     pub fn open(
         &mut self,
         wanted: &ProviderInfo,

@@ -1,6 +1,6 @@
 /*
- * Adapters by the names of a dat.conf, which DAT_OVERRIDE names. The registry is read once in a process, so this program has
- * one of its own; "none" runs it without a file.
+ * Opens adapters by the names of the dat.conf that DAT_OVERRIDE names. A process reads the registry only once, so
+ * this program runs as a process of its own; "none" runs it without a file.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -37,7 +37,7 @@ static const char conf[] =
 	"versions  u1.2 nonthreadsafe default    libdat.so mlx5     \"sim:conf-never\" \"\"\n"
 	"versions  u1.2 safe          default    libdat.so mlx5.0.1 \"sim:conf-never\" \"\"\n";
 
-/* What of it is listed, in its order: not what is no record, is for the kernel, is not default, or was there before. */
+/* The listed records, in order. Malformed, kernel, non-default and duplicate records are not listed. */
 static const DAT_PROVIDER_INFO listed[] = {
 	{"roce0", 1, 2, DAT_FALSE},	     {"roce0", 1, 2, DAT_TRUE},	       {"two words", 1, 2, DAT_FALSE},
 	{"sim:conf-named", 1, 2, DAT_FALSE}, {"sim:conf-alias", 1, 2, DAT_FALSE}, {"older", 1, 1, DAT_FALSE},
@@ -55,7 +55,7 @@ static void list(void)
 		memset(&found[at], 0x5a, sizeof found[at]);
 		places[at] = &found[at];
 	}
-	/* Too short a list is left as it is; how long it would have to be is told. */
+	/* A list that is too short is not written; the call returns the length needed. */
 	for (room = 0; room < LISTED; room++) {
 		count = -1;
 		REFUSED(dat_registry_list_providers(room, &count, room ? places : NULL), DAT_INVALID_PARAMETER,
@@ -89,7 +89,7 @@ static DAT_RETURN open_as(const char *name, DAT_UINT32 major, DAT_UINT32 minor, 
 	return dat_ia_openv((DAT_NAME_PTR)name, 8, &async_evd, ia, major, minor, thread_safe);
 }
 
-/* Opens, finds this device behind the name, and closes. */
+/* Opens an adapter, checks its device, and closes it. */
 static void leads_to(const char *name, DAT_UINT32 minor, DAT_BOOLEAN thread_safe, const char *device)
 {
 	DAT_IA_HANDLE ia;
@@ -113,7 +113,7 @@ static void opens(void)
 	for (again = 0; again < 2; again++) {
 		leads_to("roce0", 2, DAT_FALSE, "sim:conf-plain");
 		leads_to("roce0", 2, DAT_TRUE, "sim:conf-threads");
-		/* A larger minor version serves who wants a smaller one; of several, the smallest. */
+		/* A larger minor version serves a request for a smaller one; of several, the smallest is used. */
 		leads_to("roce0", 0, DAT_FALSE, "sim:conf-plain");
 		leads_to("newer", 0, DAT_FALSE, "sim:conf-older");
 		leads_to("newer", 1, DAT_FALSE, "sim:conf-newer");
@@ -121,13 +121,13 @@ static void opens(void)
 		leads_to("newer", 4, DAT_FALSE, "sim:conf-newest");
 		leads_to("older", 1, DAT_FALSE, "sim:conf-older");
 		leads_to("two words", 2, DAT_FALSE, "sim:conf-\"quoted\"");
-		/* Without parameters the name is the device; with them it is the name of a record, whatever it looks like. */
+		/* Without parameters the record's name is the device; with them the name can look like anything. */
 		leads_to("sim:conf-named", 2, DAT_FALSE, "sim:conf-named");
 		leads_to("sim:conf-alias", 2, DAT_FALSE, "sim:conf-other");
-		/* What no record names is a device. */
+		/* A name without a record is a device. */
 		leads_to("sim:conf-device", 2, DAT_TRUE, "sim:conf-device");
 	}
-	/* Two records of one name are two adapters, open at the same time. */
+	/* Two records of one name are two adapters, which can be open at the same time. */
 	TRY(open_as("roce0", 1, 2, DAT_FALSE, &plain));
 	TRY(open_as("roce0", 1, 2, DAT_TRUE, &threads));
 	EXPECT(plain != threads);
@@ -151,7 +151,7 @@ static void misses(void)
 		{"short", 1, 2, DAT_FALSE, DAT_PROVIDER_NOT_FOUND, DAT_NAME_NOT_REGISTERED},
 		{"versions", 1, 2, DAT_FALSE, DAT_PROVIDER_NOT_FOUND, DAT_NAME_NOT_REGISTERED},
 		{"ROCE0", 1, 2, DAT_FALSE, DAT_PROVIDER_NOT_FOUND, DAT_NAME_NOT_REGISTERED},
-		/* There is a record, for a device that there is not. */
+		/* The record's device does not exist. */
 		{"nowhere", 1, 2, DAT_FALSE, DAT_PROVIDER_NOT_FOUND, DAT_NAME_NOT_REGISTERED},
 		{"second", 1, 2, DAT_TRUE, DAT_PROVIDER_NOT_FOUND, DAT_MAJOR_NOT_FOUND},
 		{"roce0", 2, 0, DAT_FALSE, DAT_PROVIDER_NOT_FOUND, DAT_MAJOR_NOT_FOUND},
@@ -159,7 +159,7 @@ static void misses(void)
 		{"two words", 1, 2, DAT_TRUE, DAT_PROVIDER_NOT_FOUND, DAT_THREAD_SAFETY_NOT_FOUND},
 		{"older", 1, 2, DAT_FALSE, DAT_PROVIDER_NOT_FOUND, DAT_MINOR_NOT_FOUND},
 		{"roce0", 1, 3, DAT_TRUE, DAT_PROVIDER_NOT_FOUND, DAT_MINOR_NOT_FOUND},
-		/* Devices that no record names serve DAT 1.0 to 1.2, thread safe or not. */
+		/* Devices without a record have DAT 1.0 to 1.2, thread safe or not. */
 		{"sim:conf-device", 1, 3, DAT_FALSE, DAT_PROVIDER_NOT_FOUND, DAT_MINOR_NOT_FOUND},
 		{"sim:conf-device", 2, 0, DAT_FALSE, DAT_PROVIDER_NOT_FOUND, DAT_MAJOR_NOT_FOUND},
 		{"", 1, 2, DAT_FALSE, DAT_INVALID_PARAMETER, DAT_INVALID_ARG1},
@@ -186,7 +186,7 @@ static void misses(void)
 	puts("refused");
 }
 
-/* Where the file that was named is not there nothing can be listed, and devices are opened all the same. */
+/* If the named file does not exist, listing fails, and devices can be opened. */
 static void without_its_file(void)
 {
 	DAT_PROVIDER_INFO info, *place = &info;
@@ -216,7 +216,7 @@ int main(int count, char **arguments)
 	EXPECT(close(file) == 0);
 	EXPECT(setenv("DAT_OVERRIDE", path, 1) == 0);
 	list();
-	/* It was read; nobody looks at it again. */
+	/* The file was read, and is not read again. */
 	EXPECT(unlink(path) == 0);
 	opens();
 	misses();

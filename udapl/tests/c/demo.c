@@ -14,7 +14,7 @@
 
 #define PORT 0x100000001ULL
 #define BYTES 4096
-/* The end of a wait that would never end: no measure, so that a busy machine or valgrind(1) is never too slow. */
+/* Limit of every wait. Long, so that no busy machine and no valgrind(1) exceeds it. */
 #define PATIENCE 600000000
 
 static void check(DAT_RETURN answer, const char *what)
@@ -253,7 +253,7 @@ static void disconnect(struct side *client, struct side *server)
 	int rounds = 0;
 
 	TRY(dat_ep_disconnect(client->ep, DAT_CLOSE_GRACEFUL_FLAG));
-	/* Whoever asks for the state and for no event hears of it, too. */
+	/* Polling only the state makes progress, too. */
 	do {
 		TRY(dat_ep_get_status(client->ep, &state, &recv_idle, &request_idle));
 		TRY(dat_ep_get_status(server->ep, &state, &recv_idle, &request_idle));
@@ -265,7 +265,7 @@ static void disconnect(struct side *client, struct side *server)
 	EXPECT(state == DAT_EP_STATE_DISCONNECTED && request_idle == DAT_TRUE);
 }
 
-/* What is not a handle is refused, whatever it is. */
+/* Invalid handles are refused, of any value. */
 static void bad_handles(struct side *side)
 {
 	DAT_EVENT event;

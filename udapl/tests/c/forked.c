@@ -1,8 +1,9 @@
 /*
- * A program that forks. The adapters are the parent's: in the child each group of calls is refused with an error that says so, and
- * nothing waits or crashes. The parent goes on meanwhile and after. Arguments: the names of two adapters on a wire.
+ * A program that forks. The adapters belong to the parent: in the child each group of calls fails with an error that
+ * says so, and no call blocks or crashes. The parent continues meanwhile and afterwards. Arguments: the names of two
+ * adapters on a wire.
  *
- * Beside that: why a call was refused is told to the thread that made it.
+ * The program also checks that the text of an error is known only to the thread that got it.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -14,7 +15,7 @@
 
 #define SERVICE 0x100000001ULL
 
-/* Seconds after which a child that waits for ever is ended by a signal. */
+/* Seconds after which a signal ends a child that hangs. */
 #define LONG 600
 
 static struct side client, server;
@@ -24,7 +25,7 @@ static DAT_RMR_CONTEXT rmr_context;
 static DAT_PSP_HANDLE psp;
 static char *memory;
 
-/* The text about the last refusal has this in it. */
+/* Checks that the text of the last error contains this part. */
 static void told(DAT_RETURN refused, const char *part, int line)
 {
 	DAT_RETURN with = 0;
@@ -39,7 +40,7 @@ static void told(DAT_RETURN refused, const char *part, int line)
 
 #define TOLD(refused, part) told((refused), (part), __LINE__)
 
-/* In the child: a call on a handle of the parent's. */
+/* In the child: a call on a handle of the parent. */
 #define NOT_OURS(call, subtype)                                                                                       \
 	do {                                                                                                          \
 		REFUSED(call, DAT_INVALID_HANDLE, subtype);                                                           \
@@ -63,7 +64,7 @@ static int child(void)
 	DAT_OS_WAIT_PROXY_AGENT agent = DAT_OS_WAIT_PROXY_AGENT_NULL;
 
 	alarm(LONG);
-	/* Posts and dequeues, which take the shortest way. */
+	/* Posts and dequeues, which use the hot path. */
 	NOT_OURS(dat_ep_post_send(client.ep, 1, &part, cookie(1), DAT_COMPLETION_DEFAULT_FLAG), DAT_INVALID_HANDLE_EP);
 	NOT_OURS(dat_ep_post_recv(client.ep, 1, &part, cookie(1), DAT_COMPLETION_DEFAULT_FLAG), DAT_INVALID_HANDLE_EP);
 	NOT_OURS(dat_ep_post_rdma_write(client.ep, 1, &part, cookie(1), &place, DAT_COMPLETION_DEFAULT_FLAG),
@@ -92,7 +93,7 @@ static int child(void)
 	NOT_OURS(dat_ep_free(client.ep), DAT_INVALID_HANDLE_EP);
 	NOT_OURS(dat_evd_free(client.evd), DAT_INVALID_HANDLE1);
 	NOT_OURS(dat_ia_close(client.ia, DAT_CLOSE_ABRUPT_FLAG), DAT_INVALID_HANDLE_IA);
-	/* Nothing is opened, either: the library's threads and the device's state are not here. */
+	/* Opening fails, too: the child has neither the library's threads nor the device's state. */
 	REFUSED(dat_ia_open((DAT_NAME_PTR) "sim:child", 8, &async_evd, &ia), DAT_INSUFFICIENT_RESOURCES,
 		DAT_RESOURCE_DEVICE);
 	TOLD(DAT_CLASS_ERROR | DAT_INSUFFICIENT_RESOURCES | DAT_RESOURCE_DEVICE, "was forked from one with adapters open");
@@ -115,7 +116,7 @@ static void connect_both(void)
 	event_of(&server, DAT_CONNECTION_EVENT_ESTABLISHED);
 }
 
-/* A message from the client to the server. */
+/* Sends a message from the client to the server. */
 static void send_one(void)
 {
 	DAT_LMR_TRIPLET from, to;

@@ -1,8 +1,8 @@
 /*
  * Signals that come while a thread is blocked in dat_evd_wait or dat_cno_wait. Arguments: the names of adapters.
  *
- * The thread is signalled once, when the system says that it sleeps or holds the signal back, which it does in a wait only. So
- * a signal that went amiss would leave it blocked.
+ * The signal is sent once, when the kernel reports that the thread sleeps or blocks the signal, which it does only in
+ * a wait. So if the wait missed the signal, the thread would block for ever.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -37,7 +37,7 @@ static void handle(int flags)
 	EXPECT(sigaction(SIGUSR1, &action, NULL) == 0);
 }
 
-/* A thread in a wait, and what it came to. */
+/* A thread in a wait, and the result of the wait. */
 struct waiter {
 	DAT_EVD_HANDLE evd;
 	DAT_CNO_HANDLE cno;
@@ -67,7 +67,7 @@ static void *wait_in_thread(void *given)
 	return NULL;
 }
 
-/* A line of a file in the thread's folder of /proc, as far as it begins like this; what follows. */
+/* Finds a line of a file in the thread's /proc folder by its beginning, and copies the rest of the line. */
 static int line_of(int tid, const char *name, const char *begin, char *rest, size_t room)
 {
 	char path[64], line[256];
@@ -86,7 +86,7 @@ static int line_of(int tid, const char *name, const char *begin, char *rest, siz
 	return found;
 }
 
-/* In the wait: asleep in ppoll, with every signal let in, or at work, with all of them held back. */
+/* Returns whether the thread is in the wait: asleep in ppoll with all signals unblocked, or running with all signals blocked. */
 static int in_the_wait(int tid)
 {
 	char text[256];
@@ -151,7 +151,7 @@ static void next_is(DAT_EVD_HANDLE evd, int number)
 	EXPECT(event.event_data.software_event_data.pointer == (DAT_PVOID)(uintptr_t)number);
 }
 
-/* To the thread, or to the process, where it is the only one of the program's that takes it. */
+/* Sends a signal to the thread, or to the process in which only this thread takes it. */
 static void signal_to(const struct waiter *waiter, int process)
 {
 	EXPECT((process ? kill(getpid(), SIGUSR1) : pthread_kill(waiter->thread, SIGUSR1)) == 0);
@@ -166,10 +166,10 @@ static void evd_waits(struct side *side, int process)
 	signal_to(&waiter, process);
 	returns(&waiter, INTERRUPTED);
 	EXPECT(waiter.nmore == 0 && atomic_load(&handled) == before + 1);
-	/* What comes afterwards comes. */
+	/* The next event arrives as usual. */
 	post(side->evd, 1);
 	next_is(side->evd, 1);
-	/* What was there, and did not suffice, is counted and stays. */
+	/* Events below the threshold are counted and stay in the EVD. */
 	post(side->evd, 2);
 	waiter = (struct waiter){.evd = side->evd, .threshold = 3};
 	block(&waiter);
@@ -199,7 +199,7 @@ static void cno_waits(struct side *side, int process)
 	TRY(dat_cno_wait(cno, PATIENCE, &told));
 	EXPECT(told == side->evd);
 	next_is(side->evd, 4);
-	/* Of two who wait one is interrupted; the trigger that comes then is the other's. */
+	/* One of two waiting threads is interrupted; the other one gets the trigger that comes then. */
 	waiter = (struct waiter){.cno = cno, .evd = side->evd};
 	block(&waiter);
 	other.cno = cno;
@@ -210,12 +210,12 @@ static void cno_waits(struct side *side, int process)
 	returns(&other, DAT_SUCCESS);
 	EXPECT(other.told == side->evd);
 	next_is(side->evd, 5);
-	/* Nobody is left waiting on it. */
+	/* No thread waits for it any more. */
 	TRY(dat_evd_modify_cno(side->evd, DAT_HANDLE_NULL));
 	TRY(dat_cno_free(cno));
 }
 
-/* Signals that no handler takes: a wait does not end for them. */
+/* Signals without a handler do not end a wait. */
 static void without_a_handler(struct side *side)
 {
 	struct waiter waiter = {.evd = side->evd, .threshold = 1};
@@ -235,7 +235,7 @@ static void agent(DAT_PVOID instance_data, DAT_EVD_HANDLE evd)
 	(void)evd;
 }
 
-/* The library's own threads, that of upcalls among them, take no signals of the program's. */
+/* The library's own threads, including that of upcalls, take no signals of the program. */
 static DAT_CNO_HANDLE with_upcalls(struct side *side)
 {
 	DAT_OS_WAIT_PROXY_AGENT called = {NULL, agent};
@@ -250,7 +250,7 @@ int main(int count, char **names)
 	sigset_t mine;
 	int at, flags, process;
 
-	/* The waiter lets them in, and nobody else. */
+	/* The waiter unblocks them; all other threads block them. */
 	sigemptyset(&mine);
 	sigaddset(&mine, SIGUSR1);
 	for (at = 1; at < count; at++) {

@@ -1,5 +1,5 @@
 /*
- * Sizes, offsets and values of DAT 1.2 as its headers have them (LP64), held against ours by the compiler.
+ * Sizes, offsets and values of the DAT 1.2 headers (LP64). The compiler compares this library's headers with them.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -1,5 +1,5 @@
 /*
- * A program that locks its memory, as storage daemons do: the tables of handles take no memory that no handle lives in.
+ * A program that locks its memory, as storage daemons do: unused parts of the handle tables take no memory.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -10,7 +10,7 @@
 #include <errno.h>
 #include <sys/mman.h>
 
-/* KiB of memory in the library's variables that are zeros at first: what lies behind its file, and is no file's. */
+/* Returns the resident KiB of the library's zero-initialized variables: the anonymous mapping after its file. */
 static long resident(void)
 {
 	char line[512], path[256];
@@ -47,7 +47,7 @@ int main(void)
 	open_side(&side, "sim:locked");
 	after = resident();
 	fprintf(stderr, "locked: %ld KiB before the first adapter is open, %ld KiB then\n", before, after);
-	/* All of it, and some pages, which may be huge ones. */
+	/* The resident tables: all of them before, and afterwards some pages, which may be huge pages. */
 	EXPECT(before > 64 << 10);
 	EXPECT(after < 32 << 10);
 	close_side(&side);

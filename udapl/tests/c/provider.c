@@ -1,6 +1,6 @@
 /*
- * A provider of DAT 1.2 that writes down what it is called for and does nothing: for programs that look what a registry
- * does with it. Built as a library (cc -shared), or included.
+ * A provider of DAT 1.2 that records its calls and does nothing else, for tests of a registry. Built as a library (cc
+ * -shared), or included.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -12,7 +12,7 @@
 
 #define W(value) ((uint64_t)(value))
 
-/* What was called last, with what, and how it was loaded. */
+/* The last call, its arguments, and how the library was loaded. */
 struct record {
 	const char *call;
 	uint64_t words[12];
@@ -32,7 +32,7 @@ struct object {
 
 static struct object objects[4];
 
-/* An answer that nobody else would give: a warning with the number of the call. */
+/* Returns a code that no other code returns: a warning with the number of the call. */
 static DAT_RETURN note(const char *call, const uint64_t *words, size_t count)
 {
 	their_record.call = call;
@@ -208,7 +208,7 @@ static DAT_RETURN their_ia_open(const DAT_NAME_PTR name, DAT_COUNT qlen, DAT_EVD
 	return DAT_CLASS_ERROR | DAT_INSUFFICIENT_RESOURCES;
 }
 
-/* A closed adapter's memory is another program's, as it were. */
+/* Overwrites the closed adapter, as if another program used its memory. */
 static DAT_RETURN their_ia_close(DAT_IA_HANDLE ia, DAT_CLOSE_FLAGS flags)
 {
 	const uint64_t words[] = {W(ia), W(flags)};
@@ -290,7 +290,7 @@ static struct dat_provider their_provider = {
 	.srq_set_lw_func = their_srq_set_lw,};
 
 #ifndef INCLUDED
-/* Opens and closes the adapters whose names are two words. */
+/* Opens and closes the adapters named by two words. */
 static void open_two(const char *names)
 {
 	char name[2][32];

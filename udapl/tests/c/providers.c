@@ -1,7 +1,7 @@
 /*
- * Other libraries' providers in the registry: a program that is its own provider, and one that dat.conf names.
+ * Providers of other libraries in the registry: a program that registers its own, and a library that dat.conf names.
  *
- * providers DIRECTORY: where libprovider.so is, and a dat.conf may be written.
+ * providers DIRECTORY: the folder of libprovider.so, in which dat.conf is written.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -42,7 +42,7 @@ static DAT_RETURN open_ia(const char *name, DAT_IA_HANDLE *ia)
 	return dat_ia_openv((DAT_NAME_PTR)name, 8, &async_evd, ia, 1, 2, DAT_TRUE);
 }
 
-/* A call arrives with every argument, and its answer comes back. */
+/* Checks that a call arrived with every argument, and that its code was returned. */
 static void arrived(int line, DAT_RETURN answer, const char *call, const uint64_t *words, size_t bytes)
 {
 	expect_at(line, answer == (DAT_CLASS_WARNING | their_record.calls), "the provider's answer");
@@ -155,7 +155,7 @@ static void every_call_reaches_the_provider_of_its_handle(DAT_HANDLE handle, DAT
 	REACHES(srq_query, (handle, 0x101, (void *)0x102), object, 0x101, 0x102);
 	REACHES(srq_resize, (handle, 0x101), object, 0x101);
 	REACHES(srq_set_lw, (handle, 0x101), object, 0x101);
-	/* All of the table but ia_open and ia_close. */
+	/* All functions of the table but ia_open and ia_close. */
 	EXPECT(reached == (sizeof(struct dat_provider) - 2 * sizeof(void *)) / sizeof(void *) - 2);
 }
 
@@ -191,7 +191,7 @@ static void handles_of_others_are_no_handles(DAT_IA_HANDLE theirs, DAT_IA_HANDLE
 	EXPECT(dat_pz_create(NULL, &pz) == INVALID(IA));
 	EXPECT(dat_ep_free((DAT_EP_HANDLE)0x7fffffffffffff8) == INVALID(EP));
 
-	/* Theirs among the arguments of a call on ours, and the other way round. */
+	/* The provider's handles among the arguments of a call on our handle, and the other way round. */
 	EXPECT(dat_pz_create(ours, &our_pz) == DAT_SUCCESS);
 	EXPECT(dat_evd_create(ours, 8, theirs, DAT_EVD_DTO_FLAG, &evd) == INVALID(CNO));
 	evd = our_pz;
@@ -235,7 +235,7 @@ static void an_entry_is_added_and_removed_once_and_kept_while_it_is_open(void)
 	posts_of_one_segment_without_flags_too(first_open);
 	handles_of_others_are_no_handles(first_open, ours);
 	EXPECT(dat_ia_close(ours, DAT_CLOSE_GRACEFUL_FLAG) == DAT_SUCCESS);
-	/* The table is there for an older DAT as well. */
+	/* The table can also be registered for an older DAT. */
 	EXPECT(dat_registry_add_provider(&their_provider, &old) == DAT_SUCCESS);
 	EXPECT(dat_srq_free(first_open) == (DAT_CLASS_WARNING | their_record.calls));
 	EXPECT(dat_registry_remove_provider(&their_provider, &old) == DAT_SUCCESS);
@@ -251,14 +251,14 @@ static void an_entry_is_added_and_removed_once_and_kept_while_it_is_open(void)
 	EXPECT(dat_registry_remove_provider(&their_provider, &name) == DAT_SUCCESS);
 	EXPECT(DAT_GET_TYPE(dat_registry_remove_provider(&their_provider, &name)) == DAT_INVALID_PARAMETER);
 
-	/* The larger minor version serves as well. */
+	/* The entry with the larger minor version is used. */
 	EXPECT(open_ia("inside", &first_open) == DAT_SUCCESS);
 	EXPECT(dat_ia_close(first_open, DAT_CLOSE_ABRUPT_FLAG) == DAT_SUCCESS);
 	EXPECT(dat_registry_remove_provider(&their_provider, &far) == DAT_SUCCESS);
 	EXPECT(DAT_GET_TYPE(open_ia("inside", &first_open)) == DAT_PROVIDER_NOT_FOUND);
 }
 
-/* Nothing is read behind the end of a table of DAT 1.0, and what it does not have is not called. */
+/* A table of DAT 1.0 is not read beyond its end, and functions it lacks are not called. */
 static void a_provider_of_an_older_dat_has_the_calls_of_its_time(void)
 {
 	const size_t bytes = offsetof(struct dat_provider, psp_create_any_func);
@@ -279,7 +279,7 @@ static void a_provider_of_an_older_dat_has_the_calls_of_its_time(void)
 	EXPECT(DAT_GET_TYPE(dat_ep_reset(&object)) == DAT_NOT_IMPLEMENTED);
 	EXPECT(DAT_GET_TYPE(dat_srq_free(&object)) == DAT_NOT_IMPLEMENTED);
 	EXPECT(DAT_GET_TYPE(dat_pz_free(&object)) == DAT_NOT_IMPLEMENTED);
-	/* It gave the handle of its younger brother. */
+	/* The older provider gets a handle made by the newer one. */
 	DAT_HANDLE_SET_PROVIDER(ia, older);
 	EXPECT(dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG) == DAT_SUCCESS);
 	EXPECT(dat_registry_remove_provider(older, &name) == DAT_SUCCESS);
@@ -318,7 +318,7 @@ static void a_library_of_dat_conf_begins_with_the_first_adapter_and_ends_after_t
 	EXPECT(DAT_GET_TYPE(open_ia("no-provider", &first_open)) == DAT_PROVIDER_NOT_FOUND);
 }
 
-/* One that lies upon others, and one that asks for itself: the answer is no, and not a wait for ever. */
+/* A library that opens other adapters, and one that opens its own: the latter fails and does not block for ever. */
 static void a_provider_may_open_adapters_while_it_begins(const char *folder)
 {
 	char path[4096];

@@ -1,6 +1,6 @@
 /*
- * Regions made of other regions (DAT_MEM_TYPE_LMR): the same memory, with a zone and rights of its own. Data is moved through
- * both, whichever is freed first.
+ * Regions made of other regions (DAT_MEM_TYPE_LMR): the same memory, with its own zone and rights. Data is moved
+ * through both, and either is freed first.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -10,7 +10,7 @@
 #define PORT 0x100000001ULL
 #define BYTES 5000
 
-/* A region and what it is known by. */
+/* A region with its handle and contexts. */
 struct region {
 	DAT_LMR_HANDLE lmr;
 	DAT_LMR_CONTEXT lmr_context;
@@ -20,10 +20,10 @@ struct region {
 };
 
 static struct side client, server;
-/* The client's, for what it sends and gets. */
+/* The client's buffer. */
 static unsigned char *far;
 static struct region far_region;
-/* The server's, under two regions. */
+/* The server's memory, in two regions. */
 static unsigned char *memory;
 
 static struct region of_memory(struct side *side, void *address)
@@ -51,7 +51,7 @@ static struct region of_region(const struct region *source, DAT_PZ_HANDLE pz, DA
 {
 	struct region made;
 
-	/* The length is the source's, whatever is said here. */
+	/* The length is the source's; the given one is ignored. */
 	TRY(try_of_region(server.ia, pz, source->lmr, 17, rights, &made));
 	return made;
 }
@@ -78,7 +78,7 @@ static void part(void)
 	DAT_EVENT event;
 	DAT_EP_STATE state;
 
-	/* A refused RDMA has ended the connection, or we do. */
+	/* A refused RDMA has ended the connection, or we end it. */
 	TRY(dat_ep_get_status(client.ep, &state, NULL, NULL));
 	if (state == DAT_EP_STATE_CONNECTED)
 		TRY(dat_ep_disconnect(client.ep, DAT_CLOSE_ABRUPT_FLAG));
@@ -127,7 +127,7 @@ static void writable(const struct region *region)
 	EXPECT(memcmp(far, memory, BYTES) == 0);
 }
 
-/* A message from a region of the server's, and one into it. */
+/* Sends a message from a region of the server, and receives one into it. */
 static void sends(const struct region *region)
 {
 	DAT_LMR_TRIPLET here = local(far_region.lmr_context, far, 100),
@@ -169,7 +169,7 @@ static void tells(const struct region *region, const struct region *source, DAT_
 	EXPECT(source->address <= (DAT_VADDR)(uintptr_t)memory && source->size >= BYTES);
 }
 
-/* The memory under its own zone and rights: what the source may, it may not. */
+/* The region has its own zone and rights, independent of the source. */
 static void rights(void)
 {
 	const DAT_MEM_PRIV_FLAGS outward = DAT_MEM_PRIV_LOCAL_READ_FLAG | DAT_MEM_PRIV_REMOTE_READ_FLAG;
@@ -191,7 +191,7 @@ static void rights(void)
 	EXPECT(rdma(1, partly.rmr_context, 0, 100) == DAT_DTO_ERR_REMOTE_ACCESS);
 	part();
 
-	/* Rights that the source does not give: they are the memory's, not the source's. */
+	/* Rights that the source lacks: the memory has them, so they are granted. */
 	in = of_region(&partly, server.pz, DAT_MEM_PRIV_LOCAL_WRITE_FLAG | DAT_MEM_PRIV_REMOTE_WRITE_FLAG);
 	tells(&in, &partly, server.pz, DAT_MEM_PRIV_LOCAL_WRITE_FLAG | DAT_MEM_PRIV_REMOTE_WRITE_FLAG);
 	connect_both();
@@ -206,7 +206,7 @@ static void rights(void)
 	EXPECT(rdma(0, partly.rmr_context, BYTES - 99, 100) == DAT_DTO_ERR_REMOTE_ACCESS);
 	part();
 
-	/* Of another zone than the endpoint; and without remote rights no context. */
+	/* In another zone than the endpoint; and without remote rights it has no RMR context. */
 	TRY(dat_pz_create(server.ia, &elsewhere));
 	none = of_region(&whole, elsewhere, DAT_MEM_PRIV_LOCAL_READ_FLAG);
 	tells(&none, &whole, elsewhere, DAT_MEM_PRIV_LOCAL_READ_FLAG);
@@ -224,7 +224,7 @@ static void rights(void)
 	puts("zones and rights of their own");
 }
 
-/* The source is freed first, or what was made of it; the other one works on. */
+/* The source or the derived region is freed first; the other one still works. */
 static void lives(void)
 {
 	int source_first;
@@ -250,7 +250,7 @@ static void lives(void)
 		receives(left);
 		EXPECT(rdma(1, gone->rmr_context, 0, 100) == DAT_DTO_ERR_REMOTE_ACCESS);
 		part();
-		/* And more can be made of it. */
+		/* Another region can be made of it. */
 		again = of_region(left, server.pz, DAT_MEM_PRIV_ALL_FLAG);
 		connect_both();
 		readable(&again);
@@ -275,7 +275,7 @@ static void refusals(void)
 		DAT_INVALID_HANDLE_LMR);
 	REFUSED(try_of_region(server.ia, server.pz, server.pz, BYTES, DAT_MEM_PRIV_ALL_FLAG, &made), DAT_INVALID_HANDLE,
 		DAT_INVALID_HANDLE_LMR);
-	/* Another adapter's. */
+	/* A region of another adapter. */
 	REFUSED(try_of_region(server.ia, server.pz, far_region.lmr, BYTES, DAT_MEM_PRIV_ALL_FLAG, &made),
 		DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_LMR);
 	REFUSED(try_of_region(server.ia, client.pz, whole.lmr, BYTES, DAT_MEM_PRIV_ALL_FLAG, &made), DAT_INVALID_HANDLE,

@@ -1,6 +1,6 @@
 /*
- * What a provider of DAT 2.0 needs of its registry, libdat2.so.2: somebody who takes its table of functions. Built as a library
- * of that name (cc -shared -Wl,-soname,libdat2.so.2), for programs that look what the functions do.
+ * A registry for providers of DAT 2.0, in place of libdat2.so.2: it stores the table of functions. Built as a library
+ * of that name (cc -shared -Wl,-soname,libdat2.so.2), for programs that test the functions.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -21,7 +21,7 @@ unsigned int dat_registry_remove_provider(const void *provider, const void *info
 	return 0;
 }
 
-/* The table that was registered last and is not yet removed. */
+/* Returns the table that was registered last, unless it was removed. */
 const void *registered_table(void)
 {
 	return table;

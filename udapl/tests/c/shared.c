@@ -1,7 +1,7 @@
 /*
- * Shared memory of two processes under one name (DAT_MEM_TYPE_SHARED_VIRTUAL). Each process has a function of its own, on one
- * wire, and registers the memory where it has it mapped. What either writes into the region of the other, or into its own
- * mapping, both see: it is one memory. Argument: a folder for the wire.
+ * Shared memory of two processes under one name (DAT_MEM_TYPE_SHARED_VIRTUAL). Each process has a function of its
+ * own, on one wire, and registers the memory at its own mapping. Whatever either process writes, into the other's
+ * region or its own mapping, both see. Argument: a folder for the wire.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -18,7 +18,7 @@
 
 static char id[DAT_LMR_COOKIE_SIZE] = "forty bytes, and every one of them count";
 
-/* What a process tells the other of its region. */
+/* A process's region, as sent to the other process. */
 struct offer {
 	DAT_RMR_CONTEXT context;
 	DAT_UINT32 pad;
@@ -39,7 +39,7 @@ struct process {
 	DAT_LMR_CONTEXT own_context;
 };
 
-/* In step with the other process: neither goes on before both have come here. */
+/* Synchronizes both processes: neither continues before both are here. */
 static void meet(const struct process *process)
 {
 	char byte = 0;
@@ -59,7 +59,7 @@ static DAT_RETURN share(struct process *process, void *address, char (*name)[DAT
 			      &process->lmr_context, &process->mine.context, NULL, NULL);
 }
 
-/* What is refused, and that one process may have the memory twice, in zones and with rights of their own. */
+/* Checks the errors, and that one process may register the memory twice, with different zones and rights. */
 static void rules(struct process *process)
 {
 	DAT_PZ_HANDLE elsewhere;
@@ -70,17 +70,17 @@ static void rules(struct process *process)
 	char other[DAT_LMR_COOKIE_SIZE];
 
 	TRY(dat_pz_create(process->side.ia, &elsewhere));
-	/* The name stands for memory of one length. */
+	/* A name stands for memory of one length. */
 	REFUSED(share(process, process->memory, &id, BYTES / 2, elsewhere, DAT_MEM_PRIV_ALL_FLAG, &lmr),
 		DAT_INVALID_PARAMETER, DAT_INVALID_ARG4);
 	REFUSED(share(process, process->memory, NULL, BYTES, elsewhere, DAT_MEM_PRIV_ALL_FLAG, &lmr),
 		DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
-	/* Memory that no other process can have is not shared. */
+	/* Private memory cannot be shared. */
 	memcpy(other, id, sizeof other);
 	other[DAT_LMR_COOKIE_SIZE - 1] ^= 1;
 	REFUSED(share(process, process->own, &other, BYTES, elsewhere, DAT_MEM_PRIV_ALL_FLAG, &lmr), DAT_INVALID_STATE,
 		DAT_NO_SUBTYPE);
-	/* All bytes of a name count. */
+	/* All bytes of a name are significant. */
 	TRY(share(process, process->memory, &other, BYTES / 2, elsewhere, DAT_MEM_PRIV_LOCAL_READ_FLAG, &longer));
 	TRY(share(process, process->memory, &id, BYTES, elsewhere, DAT_MEM_PRIV_LOCAL_READ_FLAG, &lmr));
 	EXPECT(process->lmr_context != first && process->mine.context == 0);
@@ -115,7 +115,7 @@ static void prepare(struct process *process, int file, const char *name)
 	rules(process);
 }
 
-/* RDMA Write from memory of our own into the region of the other process. */
+/* Writes by RDMA from private memory into the region of the other process. */
 static void write_to_the_other(struct process *process, size_t offset, int seed)
 {
 	DAT_LMR_TRIPLET source = local(process->own_context, process->own, 1000);
@@ -139,7 +139,7 @@ static void sees(const struct process *process, size_t offset, int seed)
 		EXPECT(process->memory[offset + at] == (unsigned char)(at * 7 + seed));
 }
 
-/* From the own mapping, as local memory, to the other process; it takes it in as local memory too. */
+/* Sends from the shared mapping to the other process, which receives into its mapping. */
 static void send_from_the_memory(struct process *process, size_t offset)
 {
 	DAT_LMR_TRIPLET source = local(process->lmr_context, process->memory + offset, 1000);
@@ -161,7 +161,7 @@ static void finish(struct process *process)
 	TRY(dat_lmr_free(process->own_lmr));
 	TRY(dat_lmr_free(process->lmr));
 	close_side(&process->side);
-	/* What was written stays when the region has gone. */
+	/* The written bytes remain after the region was freed. */
 	sees(process, 0, 3);
 	EXPECT(munmap(process->memory, BYTES) == 0);
 	free(process->own);
@@ -188,14 +188,14 @@ static void server(struct process *process)
 	write_to_the_other(process, 0, 3);
 	sees(process, 0, 3);
 	meet(process);
-	/* The other one writes. */
+	/* The other process writes. */
 	meet(process);
 	sees(process, 2000, 5);
-	/* The other one sends. */
+	/* The other process sends. */
 	completion(&process->side, 3, DAT_DTO_SUCCESS);
 	sees(process, 4000, 5);
 	meet(process);
-	/* The other one disconnects. */
+	/* The other process disconnects. */
 	event_of(&process->side, DAT_CONNECTION_EVENT_DISCONNECTED);
 	TRY(dat_psp_free(psp));
 	finish(process);
@@ -211,7 +211,7 @@ static void client(struct process *process)
 			   &process->mine, DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG));
 	event = event_of(&process->side, DAT_CONNECTION_EVENT_ESTABLISHED);
 	memcpy(&process->theirs, event.event_data.connect_event_data.private_data, sizeof process->theirs);
-	/* The other one writes. */
+	/* The other process writes. */
 	meet(process);
 	sees(process, 0, 3);
 	write_to_the_other(process, 2000, 5);
@@ -241,7 +241,7 @@ int main(int count, char **arguments)
 	child = fork();
 	EXPECT(child >= 0);
 	if (child == 0) {
-		/* Not where the other one has it. */
+		/* At another address than in the other process. */
 		EXPECT(mmap(NULL, 1 << 20, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED);
 		close(ends[0]);
 		process.other = ends[1];

@@ -1,5 +1,5 @@
 /*
- * What the programs beside this file share: how they say that something is not so, and one end of a connection.
+ * Code shared by the programs in this folder: reporting a failed check, and one end of a connection.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -13,7 +13,7 @@
 #include <string.h>
 
 #define SECOND 1000000
-/* The end of a wait that would never end: no measure, so that a busy machine or valgrind(1) is never too slow. */
+/* Limit of every wait. Long, so that no busy machine and no valgrind(1) exceeds it. */
 #define PATIENCE (600 * SECOND)
 
 static inline void answered(DAT_RETURN answer, DAT_RETURN expected, const char *call, int line)
@@ -28,9 +28,9 @@ static inline void answered(DAT_RETURN answer, DAT_RETURN expected, const char *
 	exit(1);
 }
 
-/* A call that succeeds. */
+/* A call that must succeed. */
 #define TRY(call) answered((call), DAT_SUCCESS, #call, __LINE__)
-/* A call that is refused, as type and subtype. */
+/* A call that must fail with this type and subtype. */
 #define REFUSED(call, type, subtype) answered((call), DAT_CLASS_ERROR | (type) | (subtype), #call, __LINE__)
 
 static inline void expect(int holds, const char *what, int line)
@@ -63,7 +63,7 @@ static inline void open_side(struct side *side, const char *name)
 			   &side->evd));
 }
 
-/* An endpoint that answers and asks RDMA Reads. */
+/* Makes an endpoint that can issue and answer RDMA Reads. */
 static inline void make_endpoint(struct side *side)
 {
 	DAT_EP_PARAM param;
@@ -111,7 +111,7 @@ static inline DAT_RMR_TRIPLET remote(DAT_RMR_CONTEXT context, const void *addres
 	return triplet;
 }
 
-/* Waits for the next event, which has to be of this kind. */
+/* Waits for the next event, which must be of this kind. */
 static inline DAT_EVENT event_of(const struct side *side, DAT_EVENT_NUMBER number)
 {
 	DAT_EVENT event;
@@ -128,7 +128,7 @@ static inline DAT_EVENT event_of(const struct side *side, DAT_EVENT_NUMBER numbe
 	return event;
 }
 
-/* Waits for the completion of a DTO, which has to be this one. */
+/* Waits for the completion of a DTO, which must be this one. */
 static inline void completion(const struct side *side, DAT_UINT64 number, DAT_DTO_COMPLETION_STATUS status)
 {
 	DAT_EVENT event = event_of(side, DAT_DTO_COMPLETION_EVENT);

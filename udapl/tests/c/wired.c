@@ -1,6 +1,6 @@
 /*
- * Two threads, each with a function of its own, and a wire between the two: a message from the client to the server. Arguments: the
- * names of the adapters. Functions with ,link= have threads and the machine's time.
+ * Two threads, each with a function of its own, and a wire between the two: the client sends a message to the server.
+ * Arguments: the names of the adapters. Functions with ,link= have threads and real time.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -16,7 +16,7 @@ static pthread_barrier_t listening, over;
 static struct sockaddr_storage server_address;
 static char *client_name, *server_name;
 
-/* Memory that is registered. */
+/* Allocates and registers memory. */
 static char *buffer(struct side *side, DAT_LMR_CONTEXT *context)
 {
 	DAT_REGION_DESCRIPTION region;

@@ -1,4 +1,4 @@
-//! Every call that begins with a handle.
+//! Every call whose first argument is a handle.
 
 // UNSAFETY: calls of the C ABI; the roots of the test programs expect it.
 
@@ -11,10 +11,10 @@ use udapl::capi::*;
 
 use crate::support::{ABRUPT, GRACEFUL, NO_AGENT, c};
 
-/// A call on its first handle, everything else being good.
+/// A call with the given first handle and otherwise valid arguments.
 pub type Call = (&'static str, u32, fn(DatHandle) -> DatReturn);
 
-/// Calls `$call` with room for an `$out`.
+/// Calls `$call` with memory for an `$out`.
 macro_rules! out {
     ($out:ty, |$to:ident| $call:expr) => {{
         let mut room = MaybeUninit::<$out>::uninit();
@@ -23,7 +23,7 @@ macro_rules! out {
     }};
 }
 
-/// Every call that begins with a handle, and the subtype that names its kind.
+/// Every call whose first argument is a handle, and the subtype of its kind of handle.
 pub const CALLS: &[Call] = &[
     ("dat_ia_query", 11, |h| {
         out!(CIaAttr, |to| dat_ia_query(
@@ -197,5 +197,5 @@ pub static ZERO: LmrTriplet = LmrTriplet {
     segment_length: 0,
 };
 
-/// Where nothing is written, because every call that gets it is refused.
+/// Output of calls that are refused, so it is never written.
 static mut LEFT: i32 = 0;

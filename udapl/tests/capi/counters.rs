@@ -1,4 +1,4 @@
-//! What objects have counted, by C.
+//! Counters of objects, through C.
 
 // UNSAFETY: calls of the C ABI; `main.rs` expects it.
 
@@ -16,7 +16,7 @@ const NONE: CCounter = CCounter {
     value: u64::MAX,
 };
 
-/// All counters of an object.
+/// Returns all counters of an object.
 fn counters(handle: DatHandle) -> Vec<(String, u64)> {
     let mut number = -1;
     ok!(dat_get_counters(handle, 0, null_mut(), &raw mut number));
@@ -30,7 +30,7 @@ fn counters(handle: DatHandle) -> Vec<(String, u64)> {
     ));
     assert_eq!(again, number);
     let told = all.iter().map(|counter| {
-        // SAFETY: names stay as long as the library.
+        // SAFETY: names are valid while the library is loaded.
         let name = unsafe { CStr::from_ptr(counter.name) };
         (name.to_str().expect("a name").to_owned(), counter.value)
     });

@@ -1,4 +1,4 @@
-//! Why a call was refused, by C (`dat_last_error_text`).
+//! Texts of errors, through C (`dat_last_error_text`).
 
 // UNSAFETY: calls of the C ABI; `main.rs` expects it.
 
@@ -10,12 +10,12 @@ use udapl::capi::*;
 
 use crate::support::{World, c, ok};
 
-/// What this thread is told.
+/// Returns this thread's last error and its text.
 fn told() -> (u32, String) {
     let (mut refused, mut text) = (u32::MAX, null::<c_char>());
     ok!(dat_last_error_text(&raw mut refused, &raw mut text));
     assert!(!text.is_null(), "there is always a text");
-    // SAFETY: the library's, until this thread asks again.
+    // SAFETY: the library's text, valid until this thread calls again.
     let text = unsafe { CStr::from_ptr(text) };
     (refused, text.to_str().expect("text").to_owned())
 }
@@ -37,13 +37,13 @@ fn why_a_call_was_refused_is_told_to_the_thread_that_made_it() {
         );
         let other = thread::spawn(told).join().expect("it ends");
         assert_eq!(other, (0, String::new()), "another thread's are its own");
-        // A zone that has objects, which is a sentence of the model's.
+        // A zone with objects; dat-core's error has a sentence for it.
         let answer = dat_pz_free(world.pz);
         assert_ne!(answer, 0);
         let (refused, text) = told();
         assert_eq!(refused, answer);
         assert!(text.contains("DAT_INVALID_STATE"), "{text}");
-        // A success and an empty queue change nothing.
+        // A success and an empty queue do not change the text.
         ok!(dat_ep_get_status(
             world.ep,
             null_mut(),

@@ -1,4 +1,4 @@
-//! What DAT 1.2 has no call for, by C.
+//! Calls that DAT 1.2 lacks, through C.
 
 // UNSAFETY: calls of the C ABI; `main.rs` expects it.
 
@@ -21,7 +21,7 @@ const INVALID_PARAMETER: u32 = 0x8006_0000;
 const INSUFFICIENT_RESOURCES: u32 = 0x0003_0000;
 const TYPE: u32 = 0x3fff_0000;
 
-/// The next completion at a side: its cookie, its length, and what it tells besides.
+/// Returns the next completion at a side: its cookie, its length, and its detail.
 pub fn completion(world: &World, by_wait: bool) -> (u64, u64, u32, u32) {
     let (mut event, mut left) = (MaybeUninit::<CEvent>::zeroed(), 0);
     let mut detail = CDtoDetail { kind: 9, value: 9 };
@@ -36,13 +36,13 @@ pub fn completion(world: &World, by_wait: bool) -> (u64, u64, u32, u32) {
             &raw mut detail
         ));
     } else {
-        // It is there when the other side has it.
+        // The Send completes here once the other side has the message.
         while c!(dat_evd_dequeue_with_detail(world.evd, to, &raw mut detail)) != 0 {}
     }
-    // SAFETY: a call that succeeds has written it.
+    // SAFETY: the call succeeded and has written it.
     let event = unsafe { event.assume_init() };
     assert_eq!((event.event_number, event.evd_handle), (1, world.evd));
-    // SAFETY: the member of such an event.
+    // SAFETY: the event is a DTO completion.
     let done = unsafe { event.event_data.dto_completion_event_data };
     assert_eq!((done.ep_handle, done.status), (world.ep, 0));
     (
@@ -121,7 +121,7 @@ fn posts_beyond_dat_are_refused_as_posts_are() {
         target_address: other.memory.as_ptr().addr() as u64,
         segment_length: 8,
     };
-    // An endpoint without attributes has no RDMA Reads.
+    // An endpoint made without attributes may have no outstanding RDMA Reads.
     let depth = c!(dat_ep_post_fetch_add(
         one.ep,
         &raw const short,

@@ -1,4 +1,4 @@
-//! What is not a handle of the right kind is refused, with the subtype of the kind, whatever it is.
+//! Handles that are invalid or of another kind are refused, with the subtype of the expected kind.
 
 use std::ptr::{null, null_mut, without_provenance_mut};
 
@@ -17,7 +17,7 @@ fn segment() -> LmrTriplet {
     }
 }
 
-/// Numbers that are no handles: null, small, addresses, all ones, and handles with a bit changed.
+/// Invalid handles: null, small numbers, addresses, all ones, and handles with one bit changed.
 fn not_handles(world: &World) -> Vec<DatHandle> {
     let local = segment();
     let mut numbers = vec![
@@ -125,7 +125,7 @@ fn an_object_of_another_adapter_is_refused_by_the_place_it_is_given_in() {
 #[test]
 fn every_object_knows_its_kind_and_keeps_a_word() {
     let world = World::new(false);
-    // DAT_HANDLE_TYPE, in the order of `objects`.
+    // DAT_HANDLE_TYPE of each object, in the order of `objects`.
     let kinds = [3, 1, 4, 7, 6, 5, 8, 9, 10, 2, 2];
     for ((handle, _), kind) in world.objects().into_iter().zip(kinds) {
         let mut found = u32::MAX;
@@ -183,7 +183,7 @@ fn null_pointers_are_named_by_their_place_in_the_call() {
     assert_eq!(c!(dat_strerror(0, null_mut(), null_mut())), argument(2));
 }
 
-/// In Rust neither can be said: the arguments are references, and the context is returned.
+/// Rust cannot express these errors: the arguments are references, and the context is returned.
 ///
 /// Clauses: READ-R2, BIND-R3.
 #[test]

@@ -18,7 +18,7 @@ use crate::support::{
 
 /// DAT_INVALID_STATE|IA_IN_USE.
 const IA_IN_USE: u32 = 0x8007_0000 | 79;
-/// DAT_INSUFFICIENT_RESOURCES|DEVICE, as an open device answers.
+/// DAT_INSUFFICIENT_RESOURCES|DEVICE, the code of opening an open device.
 const DEVICE: u32 = 0x8003_0000 | 3;
 /// DAT_INVALID_HANDLE|EVD_ASYNC.
 const EVD_ASYNC: u32 = INVALID_HANDLE | 24;
@@ -33,7 +33,7 @@ const PEER_REJECTED: u32 = 0x4002;
 const DISCONNECTED: u32 = 0x4005;
 const SOFT_HIGH_WATERMARK: u32 = 0x8010;
 
-/// Two instances of one adapter.
+/// Opens two instances of one adapter.
 fn two(thread_safe: bool) -> (CString, World, World) {
     let name = fresh_name();
     let one = World::of(&name, thread_safe, 0x1_0000_0001);
@@ -41,17 +41,17 @@ fn two(thread_safe: bool) -> (CString, World, World) {
     (name, one, other)
 }
 
-/// Zeros, as every structure of C may be.
+/// Returns zeros, which are a valid value of every C structure.
 pub fn zeros<T>() -> T {
-    // SAFETY: numbers, and pointers that may be null.
+    // SAFETY: the types have only numbers, and pointers that may be null.
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
-/// The oldest event of an EVD: its number and the first word of what it says.
+/// Takes the oldest event of an EVD: its number and the first word of its data.
 pub fn next(evd: DatHandle) -> Option<(u32, DatHandle)> {
     let mut event: CEvent = zeros();
     let answer = c!(dat_evd_dequeue(evd, &raw mut event));
-    // SAFETY: every member is there in any event; this one is its first word.
+    // SAFETY: every event's bytes are initialized; this member is its first word.
     let word = unsafe { event.event_data.software_event_data.pointer };
     (answer == 0).then_some((event.event_number, word.cast()))
 }
@@ -76,7 +76,7 @@ fn async_evd_of(ia: DatHandle) -> DatHandle {
     evd
 }
 
-/// Connects an endpoint of one to that of the other, through the adapter.
+/// Connects an endpoint of one instance to one of the other, through the adapter.
 pub fn connect(one: &World, other: &World, qualifier: u64) {
     let to = address_of(other.ia);
     ok!(dat_ep_connect(
@@ -99,13 +99,13 @@ pub fn connect(one: &World, other: &World, qualifier: u64) {
         &raw mut left
     ));
     assert_eq!(event.event_number, 0x2001, "a connection request");
-    // SAFETY: the member of such an event.
+    // SAFETY: the event is a connection request.
     let cr = unsafe { event.event_data.cr_arrival_event_data };
     assert_eq!(cr.sp_handle, other.psp);
-    // It belongs to who listens.
+    // The request belongs to the listening instance.
     let foreign = c!(dat_cr_accept(cr.cr_handle, one.ep, 0, null()));
     assert_eq!(foreign, INVALID_HANDLE | 12);
-    // And nobody listens elsewhere.
+    // No instance listens at this qualifier.
     let away = dat_cr_handoff(cr.cr_handle, 0x1_0000_0999);
     assert_eq!(away, INVALID_PARAMETER_2);
     ok!(dat_cr_accept(cr.cr_handle, other.ep, 0, null()));
@@ -129,7 +129,7 @@ fn a_request_is_handed_off_to_another_instance() {
             &raw mut left
         ));
         assert_eq!(event.event_number, 0x2001, "a connection request");
-        // SAFETY: the member of such an event.
+        // SAFETY: the event is a connection request.
         let arrival = unsafe { event.event_data.cr_arrival_event_data };
         assert_eq!(arrival.sp_handle, world.psp);
         arrival.cr_handle
@@ -156,7 +156,8 @@ fn a_request_is_handed_off_to_another_instance() {
     assert_eq!(one.wait(SECOND).number, PEER_REJECTED);
 }
 
-/// Nobody calls the first instance after it has asked for a connection, and its peer's is established all the same.
+/// The program makes no call on the first instance after its connection request, and the connection is still
+/// established.
 #[test]
 fn an_instance_that_nobody_calls_answers_its_peers() {
     let (_name, one, other) = two(false);
@@ -180,7 +181,7 @@ fn an_instance_that_nobody_calls_answers_its_peers() {
         &raw mut event,
         &raw mut left
     ));
-    // SAFETY: the member of such an event.
+    // SAFETY: the event is a connection request.
     let cr = unsafe { event.event_data.cr_arrival_event_data.cr_handle };
     ok!(dat_cr_accept(cr, other.ep, 0, nothing));
     let seen = other.wait(FOR_EVER);
@@ -226,7 +227,7 @@ fn every_object_names_the_instance_it_was_made_in() {
         }
         assert_eq!(ias, [world.ia; 10]);
     }
-    // The IA's own word is the instance's.
+    // The IA's consumer context belongs to the instance.
     done!(dat_set_consumer_context(one.ia, 7));
     let mut word = 1;
     ok!(dat_get_consumer_context(other.ia, &raw mut word));
@@ -405,7 +406,7 @@ fn an_abrupt_close_leaves_connections_receives_and_waiters_of_others_alone() {
     }
 }
 
-/// A world that another thread waits in.
+/// A world in which another thread waits.
 struct Waiter<'a>(&'a World);
 // SAFETY: handles are numbers; the memory is not touched.
 unsafe impl Send for Waiter<'_> {}
@@ -425,7 +426,7 @@ fn a_connection_between_instances_ends_with_either_and_both_orders_of_closing_ar
         let seen = stays.wait(SECOND);
         assert_eq!((seen.number, seen.word), (DISCONNECTED, stays.ep.addr()));
         done!(dat_ia_close(stays.ia, ABRUPT));
-        // The device is free again.
+        // The device can be opened again.
         let (ia, _) = opened(&name, null_mut(), false).expect("closed");
         done!(dat_ia_close(ia, GRACEFUL));
     }
@@ -454,7 +455,7 @@ fn who_waits_in_the_instance_that_closes_is_released() {
             done!(dat_ia_close(other.ia, ABRUPT));
             waiter.join().expect("the waiter")
         });
-        // DAT_ABORT, or no EVD; who comes too late is told that there is nothing.
+        // DAT_ABORT, or no EVD. A wait that begins too late finds an invalid handle or nothing.
         let released = if on_cno { (0, 0) } else { (0x8001_0000, 0) };
         let late = answer.0 & !0xff == INVALID_HANDLE;
         assert!(answer == released || late, "{answer:x?}");
@@ -498,7 +499,7 @@ fn events_of_an_instance_go_to_the_asynchronous_evd_it_was_given() {
             &raw mut event,
             &raw mut left
         ));
-        // SAFETY: the member of such an event.
+        // SAFETY: the event is an asynchronous one.
         let of = unsafe { event.event_data.asynch_error_event_data.dat_handle };
         assert_eq!((event.event_number, of), (SOFT_HIGH_WATERMARK, other.ep));
         assert_eq!(next(one.async_evd), None);
@@ -621,7 +622,7 @@ fn a_hundred_instances_leave_nothing_behind() {
         let world = World::of(&name, qualifier % 2 == 0, 0x1_0000_0001);
         done!(dat_ia_close(world.ia, ABRUPT));
     }
-    // The IA counts every object that was left.
+    // The IA counts every object that is still there.
     done!(dat_ia_close(first, GRACEFUL));
     for _ in 0..100 {
         let (ia, _) = opened(&name, null_mut(), false).expect("an adapter");
@@ -657,6 +658,6 @@ fn instances_that_are_not_thread_safe_are_used_by_a_thread_each() {
 }
 
 fn event_word(event: &CEvent) -> DatHandle {
-    // SAFETY: a software event.
+    // SAFETY: the event is a software event.
     unsafe { event.event_data.software_event_data.pointer }.cast()
 }

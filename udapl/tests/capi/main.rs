@@ -1,6 +1,6 @@
-//! The C ABI, called as C calls it: handles, threads, upcalls, the registry.
+//! The C ABI, called as from C: handles, threads, upcalls, the registry.
 //!
-//! What the calls themselves do is tested in Rust; the C program `udapl/tests/c/demo.c` goes once through all of it.
+//! The effects of the calls are tested in Rust; the C program `udapl/tests/c/demo.c` uses all of them once.
 
 // UNSAFETY: calls of the C ABI.
 #![expect(unsafe_code, reason = "calls of the C ABI")]

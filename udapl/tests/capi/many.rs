@@ -1,4 +1,4 @@
-//! Many posts by one call, many events by one call.
+//! Many posts in one call, many events in one call.
 
 // UNSAFETY: calls of the C ABI; `main.rs` expects it.
 
@@ -15,7 +15,7 @@ use crate::support::{SECOND, World, c, fresh_name, ok, software};
 
 /// DAT_CLASS_ERROR|DAT_INVALID_PARAMETER.
 const INVALID_PARAMETER: u32 = 0x8006_0000;
-/// `DAT_INSUFFICIENT_RESOURCES`, and the bits of an answer that say a type.
+/// `DAT_INSUFFICIENT_RESOURCES`, and the mask of a code's type.
 const INSUFFICIENT_RESOURCES: u32 = 0x0003_0000;
 const TYPE: u32 = 0x3fff_0000;
 const SEND: u32 = 0;
@@ -26,7 +26,7 @@ const FETCH_ADD: u32 = 10;
 const COMPARE_SWAP: u32 = 11;
 const SEND_WITH_IMMEDIATE: u32 = 0x100;
 const SEND_INVALIDATE: u32 = 0x101;
-/// The word of a side's memory that is counted in.
+/// Offset in a side's memory of the counter word.
 const COUNTER: usize = 128;
 /// `DAT_DTO_DETAIL_INVALIDATED`.
 const INVALIDATED: u32 = 4;
@@ -35,7 +35,7 @@ fn zeros() -> CEvent {
     software(0)
 }
 
-/// Posts of one segment, which is shared by all.
+/// Makes posts of one segment, which all share.
 fn posts(segment: &udapl::LmrTriplet, what: &[(u32, u64)]) -> Vec<CPost> {
     let post = |&(operation, user_cookie): &(u32, u64)| CPost {
         operation,
@@ -51,7 +51,7 @@ fn posts(segment: &udapl::LmrTriplet, what: &[(u32, u64)]) -> Vec<CPost> {
     what.iter().map(post).collect()
 }
 
-/// Posts them to an endpoint: the answer, and how many were posted.
+/// Posts them to an endpoint. Returns the code, and the number posted.
 fn post_many(ep: DatHandle, posts: &[CPost]) -> (u32, i32) {
     let mut posted = -1;
     let count = i32::try_from(posts.len()).expect("few");
@@ -59,7 +59,7 @@ fn post_many(ep: DatHandle, posts: &[CPost]) -> (u32, i32) {
     (answer, posted)
 }
 
-/// Waits for so many events and takes them by one call; the cookies of those that are completions of the endpoint.
+/// Waits for this many events and takes them in one call. Returns the cookies of the endpoint's completions.
 fn cookies(world: &World, count: usize) -> Vec<u64> {
     let (mut first, mut left) = (zeros(), 0);
     let threshold = i32::try_from(count).expect("few");
@@ -83,7 +83,7 @@ fn cookies(world: &World, count: usize) -> Vec<u64> {
         .chain(&events[..taken])
         .map(|event| {
             assert_eq!((event.event_number, event.evd_handle), (1, world.evd));
-            // SAFETY: the member of such an event.
+            // SAFETY: the event is a DTO completion.
             let done = unsafe { event.event_data.dto_completion_event_data };
             assert_eq!((done.ep_handle, done.status), (world.ep, 0));
             done.user_cookie
@@ -91,7 +91,7 @@ fn cookies(world: &World, count: usize) -> Vec<u64> {
         .collect()
 }
 
-/// Between two instances of an adapter, which take turns.
+/// Between two instances of an adapter, which run alternately.
 #[test]
 fn many_posts_complete_in_their_order() {
     for thread_safe in [false, true] {
@@ -134,7 +134,7 @@ fn the_answer_is_that_of_the_first_post_that_is_refused() {
     assert_eq!(nowhere, INVALID_PARAMETER | 38);
 }
 
-/// The same where the endpoint is connected: what a bad one could be taken for is not posted either.
+/// The same on a connected endpoint: no other operation is posted in place of an invalid one.
 #[test]
 fn a_post_beyond_dat_that_says_too_little_is_not_posted_and_those_before_it_are() {
     let (one, other) = counting(0x1_0000_0701);
@@ -151,7 +151,7 @@ fn a_post_beyond_dat_that_says_too_little_is_not_posted_and_those_before_it_are(
         let (answer, posted) = post_many(one.ep, &list);
         assert_eq!((answer, posted), (INVALID_PARAMETER | 38, 0), "{operation}");
     }
-    // Its own call refuses it, and this one with the same words: 64 bytes are no place for a result.
+    // The single call refuses it with the same code: 64 bytes are not the size of a result.
     let single = c!(dat_ep_post_fetch_add(
         one.ep,
         &raw const from,
@@ -182,7 +182,7 @@ fn all_that_dat_lacks_goes_with_the_others_behind_one_doorbell() {
     let (one, mut other) = counting(0x1_0000_0801);
     let (from, room) = (one.segment(), other.segment());
     let address = other.memory.as_ptr().addr() as u64;
-    // A word has rights of its own, for it is a counter; an RMR is there that the peer may invalidate.
+    // The counter word is a region with rights of its own; the peer may invalidate an RMR.
     other.memory[COUNTER] = 40;
     let counter = &raw mut other.memory[COUNTER];
     let (mut lmr, mut context) = (null_mut(), 0);
@@ -274,18 +274,18 @@ fn all_that_dat_lacks_goes_with_the_others_behind_one_doorbell() {
     for told in told {
         assert_eq!(completion(&other, true), told);
     }
-    // SAFETY: the device writes to it, and has.
+    // SAFETY: the device has written the counter.
     let now = unsafe { std::ptr::read_volatile(counter) };
     assert_eq!(now, 1 << 40);
     let were = [16, 17].map(|at| {
         let place = one.memory.as_ptr().wrapping_add(at);
-        // SAFETY: `at` lies in the memory, which lives as long as `one`.
+        // SAFETY: `at` is inside the memory, which lives as long as `one`.
         unsafe { std::ptr::read_volatile(place) }
     });
     assert_eq!(were, [40, 42]);
 }
 
-/// Two sides, connected, whose endpoints let atomic operations through.
+/// Returns two connected sides whose endpoints allow atomic operations.
 fn counting(qualifier: u64) -> (World, World) {
     let name = fresh_name();
     let one = World::of(&name, false, qualifier + 0x80);
@@ -293,7 +293,7 @@ fn counting(qualifier: u64) -> (World, World) {
     for side in [&one, &other] {
         let mut param = MaybeUninit::<CEpParam>::zeroed();
         ok!(dat_ep_query(side.ep, 0x7fff_f7ff, param.as_mut_ptr()));
-        // SAFETY: the query has filled it.
+        // SAFETY: the query succeeded and has written it.
         let mut param = unsafe { param.assume_init() };
         (
             param.ep_attr.max_rdma_read_in,
@@ -322,7 +322,7 @@ fn an_srq_takes_as_many_as_it_has_room_for() {
     assert_eq!((answer & TYPE, posted), (INSUFFICIENT_RESOURCES, 15));
     let mut param = std::mem::MaybeUninit::<CSrqParam>::zeroed();
     ok!(dat_srq_query(world.srq, 0x7f, param.as_mut_ptr()));
-    // SAFETY: the query has filled it.
+    // SAFETY: the query succeeded and has written it.
     let param = unsafe { param.assume_init() };
     assert_eq!(param.available_dto_count, 16);
 }
@@ -354,7 +354,7 @@ fn events_of_all_kinds_come_by_many_and_none_is_no_error() {
         assert_eq!(taken, expected);
         let count = usize::try_from(taken).expect("a count");
         seen.extend(events[..count].iter().map(|event| {
-            // SAFETY: the member of such an event.
+            // SAFETY: the event is a software event.
             unsafe { event.event_data.software_event_data.pointer.addr() }
         }));
     }

@@ -1,7 +1,7 @@
-//! Several threads that make any calls in any order, with agents that make some of their own.
+//! Several threads that make random calls, with agents that make calls of their own.
 //!
-//! Whatever they do: what was posted completes once, what was refused does not, a handle is freed once, and no call
-//! fails inside the library. DAT_TEST_SEEDS says how many worlds are tried.
+//! Invariants: each successful post completes once, a refused one never; a handle is freed once; no call fails inside
+//! the library. DAT_TEST_SEEDS is the number of worlds.
 
 // UNSAFETY: calls of the C ABI; `main.rs` expects it.
 
@@ -21,48 +21,48 @@ use udapl::capi::*;
 use crate::instances::connect;
 use crate::support::{ABRUPT, INVALID_HANDLE, NO_AGENT, SOFTWARE, World, c, fresh_name, software};
 
-/// The type of DAT_INTERNAL_ERROR, and the bits of an answer that say a type.
+/// The type of DAT_INTERNAL_ERROR, and the mask of a code's type.
 const INTERNAL: u32 = 0x0004_0000;
 const TYPE: u32 = 0x3fff_0000;
 const DTO: u32 = 1;
-/// Calls of a thread.
+/// Number of calls of each thread.
 const STEPS: u32 = 120;
-/// DTOs and software events that have not been seen yet, at most; but for those of a pile.
+/// Limit on outstanding DTOs and software events, without those of a pile.
 const OUTSTANDING: u64 = 48;
-/// Events an EVD has room for.
+/// Length of an EVD.
 const ROOM: i32 = 2048;
 
-/// Who may use what.
+/// Use of instances by threads.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     /// An adapter opened as thread safe, twice; all threads use both instances.
     ThreadSafe,
     /// An instance for each thread, none of them thread safe.
     Instances,
-    /// One thread, and the agent's.
+    /// One thread, and the agent's thread.
     AgentOnly,
 }
 
-/// What all threads and agents know.
+/// State of all threads and agents.
 struct Shared {
     worlds: Vec<World>,
     next: AtomicU64,
     outstanding: AtomicU64,
-    /// Software events posted at once, so that there is something for several to take at the same time.
+    /// Number of software events posted at once, so that several threads take events at the same time.
     pile: u64,
-    /// How many threads are at it.
+    /// Number of threads that are posting a pile.
     piling: AtomicU64,
-    /// How often each post was seen to complete; none while it is being posted, or is outstanding.
+    /// Number of completions seen of each post; absent while the post is outstanding.
     posts: Mutex<BTreeMap<u64, u32>>,
     /// Protection zones, and how often each was freed.
     zones: Mutex<BTreeMap<usize, u32>>,
 }
-// SAFETY: handles are numbers; the memory is the device's.
+// SAFETY: handles are numbers; only the device accesses the memory.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
 
-/// A call that may be refused, but not for an error of the library's own; its answer.
+/// Checks that a call did not fail with an internal error, and returns its code.
 fn answered(answer: u32) -> u32 {
     assert_ne!(answer & TYPE, INTERNAL, "{answer:#x}");
     answer
@@ -77,7 +77,7 @@ impl Shared {
         self.outstanding.load(Ordering::Relaxed)
     }
 
-    /// Posts something under a number of its own, which its completion will say.
+    /// Makes a post with a new number, which its completion repeats.
     fn post(&self, post: impl FnOnce(u64) -> u32) {
         if self.outstanding() < OUTSTANDING {
             self.post_beyond(post);
@@ -86,7 +86,7 @@ impl Shared {
 
     fn post_beyond(&self, post: impl FnOnce(u64) -> u32) {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        // Before it is posted: another thread may be faster to see it.
+        // Count it before the post: another thread may take the completion first.
         self.outstanding.fetch_add(1, Ordering::Relaxed);
         self.posts().insert(number, 0);
         if answered(post(number)) != 0 {
@@ -99,7 +99,7 @@ impl Shared {
     fn seen(&self, event: &CEvent) {
         let data = &event.event_data;
         let number = match event.event_number {
-            // SAFETY: the member of such an event.
+            // SAFETY: the event's number selects this member.
             SOFTWARE => (unsafe { data.software_event_data.pointer }).addr() as u64,
             // SAFETY: as above.
             DTO => unsafe { data.dto_completion_event_data.user_cookie },
@@ -112,15 +112,15 @@ impl Shared {
         self.outstanding.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The oldest event, if there is any, not looked at yet.
+    /// Takes the oldest event, if there is one, without counting it.
     fn next(evd: DatHandle) -> Option<CEvent> {
         let mut event = MaybeUninit::<CEvent>::zeroed();
         let taken = answered(c!(dat_evd_dequeue(evd, event.as_mut_ptr()))) == 0;
-        // SAFETY: the call has written it.
+        // SAFETY: the call succeeded and has written it.
         taken.then(|| unsafe { event.assume_init() })
     }
 
-    /// Takes all there is, as fast as it can: others do, too.
+    /// Takes all events as fast as possible, concurrently with other threads.
     fn drain(&self, evd: DatHandle) {
         let events: Vec<_> = std::iter::from_fn(|| Self::next(evd)).collect();
         events.iter().for_each(|event| self.seen(event));
@@ -136,12 +136,12 @@ impl Shared {
             &raw mut left
         ))) == 0
         {
-            // SAFETY: the call has written it.
+            // SAFETY: the call succeeded and has written it.
             self.seen(unsafe { event.assume_init_ref() });
         }
     }
 
-    /// A software event, whatever is outstanding.
+    /// Posts a software event, without regard to the limit of outstanding ones.
     fn post_se(&self, evd: DatHandle) {
         self.post_beyond(|number| {
             let word = usize::try_from(number).expect("counted from 1");
@@ -150,7 +150,7 @@ impl Shared {
         });
     }
 
-    /// Has the agent called, which begins when there is much to take, and takes it, too.
+    /// Triggers the agent, which starts when there are many events, and takes them, too.
     fn race_the_agent(&self, world: &World) {
         self.drain(world.evd);
         answered(c!(dat_cno_modify_agent(world.cno, self.agent())));
@@ -163,7 +163,7 @@ impl Shared {
         self.drain(world.evd);
     }
 
-    /// Until all piles are there; not for ever, since who makes one may have failed.
+    /// Waits until all piles are posted. The wait is bounded, because a posting thread may have failed.
     fn wait_for_piles(&self) {
         for _ in 0..1_000_000 {
             if self.piling.load(Ordering::SeqCst) == 0 {
@@ -173,7 +173,7 @@ impl Shared {
         }
     }
 
-    /// Makes a protection zone, or frees one that somebody has made, and that others may be freeing.
+    /// Makes a protection zone, or frees one of any thread; other threads may free it at the same time.
     fn zone(&self, world: &World, frees: bool) {
         let picked = || {
             let zones = self.zones.lock().expect("no thread has failed");
@@ -254,12 +254,12 @@ impl Shared {
     }
 }
 
-/// The agent: it takes what there is, makes calls like any thread, and asks to be called again.
+/// The agent: takes all events, makes calls like any thread, and registers itself again.
 ///
 /// # Safety
-/// `instance_data` points to what the threads share.
+/// `instance_data` points to the threads' shared state.
 unsafe extern "C" fn agent(instance_data: *mut c_void, evd: DatHandle) {
-    // SAFETY: it outlives the adapters.
+    // SAFETY: the state outlives the adapters.
     let shared = unsafe { &*instance_data.cast::<Shared>() };
     if evd.is_null() {
         return; // the end
@@ -272,7 +272,7 @@ unsafe extern "C" fn agent(instance_data: *mut c_void, evd: DatHandle) {
     answered(c!(dat_cno_modify_agent(world.cno, shared.agent())));
 }
 
-/// One world, from its seed.
+/// Runs one world from its seed.
 fn mixed(seed: u64) {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let way = [Way::ThreadSafe, Way::Instances, Way::AgentOnly][random.random_range(0..3)];
@@ -282,7 +282,7 @@ fn mixed(seed: u64) {
         let worlds = qualifiers.map(|qualifier| World::of(&name, thread_safe, qualifier));
         worlds.collect::<Vec<_>>()
     };
-    // Each thread with the worlds it may use.
+    // Each thread with the worlds that it may use.
     let (worlds, threads): (_, Vec<Vec<usize>>) = match way {
         Way::ThreadSafe => (
             worlds(2, true),
@@ -321,19 +321,19 @@ fn mixed(seed: u64) {
             });
         }
     });
-    // Nobody posts any more, but agents, each time they are called.
+    // Only agents still post, at each call.
     for world in &shared.worlds {
         answered(c!(dat_cno_modify_agent(world.cno, NO_AGENT)));
         answered(dat_ep_disconnect(world.ep, ABRUPT));
     }
     for _ in 0..1_000 {
         for world in &shared.worlds {
-            // An agent that was on its way has asked for another call.
+            // An agent that was just running has registered itself again.
             answered(c!(dat_cno_modify_agent(world.cno, NO_AGENT)));
             shared.drain(world.evd);
             shared.wait(world.evd, 1_000);
         }
-        // Receives of an endpoint that was never connected stay.
+        // Receives of an endpoint that was never connected do not complete.
         if shared.outstanding() == 0 || matches!(way, Way::AgentOnly) {
             break;
         }

@@ -1,4 +1,4 @@
-//! Transport-specific attributes of an endpoint, by C (`DAT_NAMED_ATTR`).
+//! Transport-specific attributes of an endpoint, through C (`DAT_NAMED_ATTR`).
 
 // UNSAFETY: calls of the C ABI; `main.rs` expects it.
 
@@ -15,10 +15,10 @@ use crate::support::{World, c, ok};
 const TRANSPORT: u64 = 0x800_0000 | 0x1000_0000;
 /// DAT_EP_FIELD_ALL.
 const ALL: u64 = 0x7fff_f7ff;
-/// DAT_CLASS_ERROR|DAT_INVALID_PARAMETER, and its argument.
+/// DAT_CLASS_ERROR|DAT_INVALID_PARAMETER with the argument.
 const ARG3: u32 = 0x8006_0000 | 38;
 
-/// Names and values that C can read.
+/// Names and values as C strings.
 struct Settings(Vec<(CString, CString)>);
 
 impl Settings {
@@ -44,11 +44,11 @@ impl Settings {
 fn query(ep: DatHandle) -> CEpParam {
     let mut param = MaybeUninit::<CEpParam>::zeroed();
     ok!(dat_ep_query(ep, ALL, param.as_mut_ptr()));
-    // SAFETY: a call that succeeds has written it.
+    // SAFETY: the call succeeded and has written it.
     unsafe { param.assume_init() }
 }
 
-/// What an endpoint says that it is set to.
+/// Returns an endpoint's attributes.
 fn told(ep: DatHandle) -> Vec<(String, String)> {
     let CEpAttr {
         ep_transport_specific: list,
@@ -57,12 +57,12 @@ fn told(ep: DatHandle) -> Vec<(String, String)> {
     } = query(ep).ep_attr;
     let count = usize::try_from(count).expect("a count");
     let text = |text| {
-        // SAFETY: the library's, which live as long as the endpoint.
+        // SAFETY: the library's text, which lives as long as the endpoint.
         let text = unsafe { CStr::from_ptr(text) };
         text.to_str().expect("UTF-8").to_owned()
     };
     let entry = |at| {
-        // SAFETY: there are `count` of them.
+        // SAFETY: the list has `count` elements.
         let place = unsafe { list.add(at) };
         // SAFETY: likewise, and each has been written.
         let entry = unsafe { place.read() };

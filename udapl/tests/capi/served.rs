@@ -1,5 +1,5 @@
-//! Memory that a C program has from malloc(3), on functions that a vfio-user server plays: it has no descriptor, and
-//! the server asks for it by messages.
+//! Memory from malloc(3), registered with functions that a vfio-user server emulates. The memory has no file
+//! descriptor, so the server accesses it by messages.
 
 // UNSAFETY: calls of the C ABI; `main.rs` expects it.
 
@@ -29,10 +29,10 @@ const DTO: u32 = 1;
 /// `DAT_DTO_SUCCESS`, `DAT_DTO_ERR_REMOTE_ACCESS`.
 const SUCCESS: u32 = 0;
 const REMOTE_ACCESS: u32 = 6;
-/// Several messages long, and no number of pages.
+/// Several messages long, and not a multiple of the page size.
 const BYTES: usize = 150_001;
 
-/// Two functions on a link, served by threads of this process until it ends; time goes by until this is dropped.
+/// Two functions on a link, served by threads of this process until it ends. Time advances until this is dropped.
 struct Served {
     directory: TempDir,
     over: Arc<AtomicBool>,
@@ -85,7 +85,7 @@ impl Drop for Served {
     }
 }
 
-/// Memory of an allocator's, registered.
+/// Registered memory of the allocator.
 struct Region {
     at: *mut u8,
     lmr: DatHandle,
@@ -134,13 +134,13 @@ impl Region {
 
     fn put(&self, bytes: &[u8]) {
         for (index, &byte) in bytes.iter().enumerate() {
-            // SAFETY: inside the memory, which is there for ever.
+            // SAFETY: inside the memory, which is never freed.
             unsafe { self.at.wrapping_add(index).write_volatile(byte) };
         }
     }
 
     fn get(&self) -> Vec<u8> {
-        // SAFETY: as above; a device that writes meanwhile writes whole bytes.
+        // SAFETY: as above; a device that writes at the same time writes whole bytes.
         let byte = |index| unsafe { self.at.wrapping_add(index).read_volatile() };
         (0..BYTES).map(byte).collect()
     }
@@ -151,7 +151,8 @@ fn pattern(seed: usize) -> Vec<u8> {
     (0..BYTES).map(byte).collect()
 }
 
-/// The first endpoint to the second. Who calls lives meanwhile: while the link trains its request is lost.
+/// Connects the first endpoint to the second. The connecting side is served meanwhile: its request is lost while the
+/// link trains.
 fn connect(one: &World, other: &World) {
     let to = address_of(other.ia);
     ok!(dat_ep_connect(
@@ -176,7 +177,7 @@ fn connect(one: &World, other: &World) {
         assert!(next(one.evd).is_none(), "nobody has answered yet");
     }
     assert_eq!(event.event_number, REQUEST);
-    // SAFETY: the member of such an event.
+    // SAFETY: the event is a connection request.
     let arrival = unsafe { event.event_data.cr_arrival_event_data };
     ok!(dat_cr_accept(arrival.cr_handle, other.ep, 0, null()));
     for side in [one, other] {
@@ -184,7 +185,7 @@ fn connect(one: &World, other: &World) {
     }
 }
 
-/// The status of the next completion.
+/// Returns the status of the next completion.
 fn completes(world: &World, cookie: u64) -> u32 {
     let (mut event, mut left): (CEvent, _) = (zeros(), 0);
     ok!(dat_evd_wait(
@@ -195,7 +196,7 @@ fn completes(world: &World, cookie: u64) -> u32 {
         &raw mut left
     ));
     assert_eq!(event.event_number, DTO);
-    // SAFETY: the member of such an event.
+    // SAFETY: the event is a DTO completion.
     let said = unsafe { event.event_data.dto_completion_event_data };
     assert_eq!(said.user_cookie, cookie);
     said.status

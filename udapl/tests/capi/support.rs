@@ -1,4 +1,4 @@
-//! A C program's objects.
+//! Objects of a C program.
 
 // UNSAFETY: calls of the C ABI; `main.rs` expects it.
 
@@ -15,16 +15,16 @@ use udapl::capi::{
     dat_srq_create,
 };
 
-/// A call of the C ABI; its answer.
+/// Makes a call of the C ABI and returns its code.
 macro_rules! c {
     ($call:expr) => {
-        // SAFETY: every pointer a test gives is null or points to memory of the type the header says.
+        // SAFETY: every pointer that a test passes is null or points to memory of the type in the header.
         unsafe { $call }
     };
 }
 pub(crate) use c;
 
-/// A call that succeeds.
+/// Makes a call that must succeed.
 macro_rules! ok {
     ($call:expr) => {
         assert_eq!(crate::support::c!($call), 0, stringify!($call))
@@ -48,7 +48,7 @@ pub const SECOND: u32 = 1_000_000;
 /// DAT_CLASS_ERROR|DAT_INVALID_HANDLE.
 pub const INVALID_HANDLE: u32 = 0x8005_0000;
 
-/// An agent that is none.
+/// A null agent.
 pub const NO_AGENT: udapl::capi::types::CAgent = udapl::capi::types::CAgent {
     instance_data: null_mut(),
     proxy_agent_func: None,
@@ -57,7 +57,7 @@ pub const NO_AGENT: udapl::capi::types::CAgent = udapl::capi::types::CAgent {
 /// `DAT_SOFTWARE_EVENT`.
 pub const SOFTWARE: u32 = 0x10001;
 
-/// A software event with this word in it.
+/// Makes a software event with this word.
 pub fn software(word: usize) -> CEvent {
     CEvent {
         event_number: SOFTWARE,
@@ -87,14 +87,14 @@ pub struct World {
     pub memory: Vec<u64>,
 }
 
-/// A function nobody else has.
+/// Returns the name of a new function.
 pub fn fresh_name() -> CString {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     CString::new(format!("sim:capi{number},time=virtual")).expect("a name")
 }
 
-/// Opens an adapter with the asynchronous EVD that is asked for by this; both handles.
+/// Opens an adapter with this request for an asynchronous EVD. Returns both handles.
 pub fn opened(
     name: &CStr,
     mut async_evd: DatHandle,
@@ -122,7 +122,7 @@ impl World {
         Self::of(&fresh_name(), thread_safe, 0x1_0000_0001)
     }
 
-    /// On an adapter that others have, too: it listens at this qualifier and the next.
+    /// Makes a world on an adapter that may be shared. It listens at this qualifier and the next.
     pub fn of(name: &CStr, thread_safe: bool, qualifier: u64) -> Self {
         Self::with(name, null_mut(), thread_safe, qualifier)
     }
@@ -199,7 +199,7 @@ impl World {
         world
     }
 
-    /// Every object, with the subtype of its kind.
+    /// Returns every object, with the subtype of its kind.
     pub fn objects(&self) -> [(DatHandle, u32); 11] {
         [
             (self.ia, 11),
@@ -221,7 +221,7 @@ impl World {
         self.wait_on(self.evd, timeout)
     }
 
-    /// The same on another EVD.
+    /// Waits for one event on another EVD.
     pub fn wait_on(&self, evd: DatHandle, timeout: u32) -> Seen {
         let (mut event, mut left) = (MaybeUninit::<CEvent>::zeroed(), 0);
         let answer = c!(dat_evd_wait(
@@ -231,9 +231,9 @@ impl World {
             event.as_mut_ptr(),
             &raw mut left
         ));
-        // SAFETY: zeros are an event, and so is what the call has written.
+        // SAFETY: zeros are a valid event, and so is the value that the call has written.
         let event = unsafe { event.assume_init() };
-        // SAFETY: every member is there in any event; this one is its first word.
+        // SAFETY: every event's bytes are initialized; this member is its first word.
         let word = unsafe { event.event_data.software_event_data.pointer };
         Seen {
             answer,
@@ -243,13 +243,13 @@ impl World {
         }
     }
 
-    /// Posts a receive into the beginning of the memory.
+    /// Posts a receive into the start of the memory.
     pub fn post_recv(&self, cookie: u64) {
         let segment = self.segment();
         ok!(dat_ep_post_recv(self.ep, 1, &raw const segment, cookie, 0));
     }
 
-    /// The beginning of the memory.
+    /// Returns the start of the memory.
     pub fn segment(&self) -> LmrTriplet {
         LmrTriplet {
             lmr_context: self.lmr_context,
@@ -259,19 +259,19 @@ impl World {
     }
 }
 
-/// What a wait came to.
+/// The result of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
     pub answer: u32,
     pub number: u32,
     pub evd: usize,
-    /// The first word of what the event says.
+    /// The first word of the event's data.
     pub word: usize,
 }
 
 impl Drop for World {
     fn drop(&mut self) {
-        // A test may have closed it.
+        // The test may have closed it.
         let _answer = dat_ia_close(self.ia, ABRUPT);
     }
 }

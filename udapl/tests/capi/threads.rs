@@ -1,4 +1,4 @@
-//! Threads: what may be called while another is blocked, and what an adapter opened as thread safe allows.
+//! Threads: calls allowed while another thread is blocked, and calls on an adapter opened as thread safe.
 
 // UNSAFETY: calls of the C ABI; `main.rs` expects it.
 
@@ -17,14 +17,14 @@ use udapl::capi::{
 
 use crate::support::{ABRUPT, FOR_EVER, SECOND, SOFTWARE, Seen, World, c, done, ok, software};
 
-/// What may be used from another thread: numbers, and the memory of tests.
+/// A world used by another thread: handles, and the tests' memory.
 struct Shared(World);
-// SAFETY: handles are numbers; the memory is not touched.
+// SAFETY: handles are numbers; the memory is not accessed.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
 
-/// Runs `other` once the first thread is blocked, or about to be.
+/// Runs `other` once the first thread is blocked, or about to block.
 fn while_waiting<R: Send>(
     world: &Shared,
     wait: impl FnOnce(&World) -> R + Send,
@@ -88,7 +88,7 @@ fn posts_go_on_while_a_thread_is_blocked() {
     assert_eq!(seen.answer, 0);
 }
 
-/// DAT_ABORT; a waiter that comes too late finds no EVD.
+/// Returns whether this is DAT_ABORT. A wait that begins too late finds no EVD.
 fn aborted(answer: u32) -> bool {
     matches!(answer, 0x8001_0000 | 0x8005_001a | 0x8005_000b)
 }
@@ -136,7 +136,7 @@ fn a_cno_waiter_is_told_which_evd() {
     );
     assert_eq!(evd, world.0.evd.addr());
     let mut evd = world.0.evd;
-    // Taken: DAT_QUEUE_EMPTY, and null.
+    // The trigger was taken: DAT_QUEUE_EMPTY, and null.
     let answer = c!(dat_cno_wait(world.0.cno, SECOND, &raw mut evd));
     assert_eq!((answer, evd), (0x800d_0000, null_mut()));
 }
@@ -179,9 +179,9 @@ fn adapters_of_different_threads_do_not_disturb_each_other() {
     });
 }
 
-/// The thread that is cancelled: it waits, and says what came of it.
+/// The cancelled thread: waits, and returns the result of the wait.
 extern "C" fn cancelled(world: *mut c_void) -> *mut c_void {
-    // SAFETY: the test's world, which outlives this thread.
+    // SAFETY: `world` is the test's world, which outlives this thread.
     let world = unsafe { &*world.cast::<Shared>() };
     let seen = world.0.wait(FOR_EVER);
     std::ptr::without_provenance_mut(seen.answer as usize)
@@ -192,15 +192,15 @@ fn a_thread_that_is_cancelled_while_it_waits_ends_after_the_call() {
     let world = Shared(World::new(false));
     let (mut thread, mut answer) = (0, null_mut());
     let given = (&raw const world).cast_mut().cast();
-    // SAFETY: places, and a function that takes what it is given.
+    // SAFETY: the pointers lead to locals, and the function takes this argument.
     let made = unsafe { libc::pthread_create(&raw mut thread, null(), cancelled, given) };
     assert_eq!(made, 0);
-    // Before it waits, or while it does: cancellation is remembered.
-    // SAFETY: it has not been joined.
+    // The thread may not wait yet; a cancellation stays pending.
+    // SAFETY: the thread has not been joined.
     assert_eq!(unsafe { libc::pthread_cancel(thread) }, 0);
     let event = software(1);
     ok!(dat_evd_post_se(world.0.evd, &raw const event));
-    // SAFETY: as above, and a place for what it returns.
+    // SAFETY: the thread has not been joined, and `answer` is a local.
     assert_eq!(unsafe { libc::pthread_join(thread, &raw mut answer) }, 0);
     assert_eq!(answer.addr(), 0, "the event, and no PTHREAD_CANCELED");
 }

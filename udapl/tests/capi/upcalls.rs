@@ -1,4 +1,4 @@
-//! Agents of CNOs: functions of C that the library calls.
+//! Agents of CNOs: C functions that the library calls.
 
 // UNSAFETY: calls of the C ABI; `main.rs` expects it.
 
@@ -15,15 +15,15 @@ use udapl::capi::{
 
 use crate::support::{ABRUPT, World, c, done, fresh_name, ok, software};
 
-/// What an upcall brought: the EVD's number, and what the agent found in it.
+/// Report of an upcall: the EVD's number, and the event that the agent found in it.
 type Told = (usize, u32);
 
-/// The agent: it takes the event, which shows that it may call DAT, and reports.
+/// The agent: takes the event, which shows that it may call DAT, and reports it.
 ///
 /// # Safety
 /// `instance_data` points to a sender.
 unsafe extern "C" fn agent(instance_data: *mut c_void, evd: DatHandle) {
-    // SAFETY: the tests give a sender, which they keep.
+    // SAFETY: the tests pass a sender that outlives the agent.
     let told = unsafe { &*instance_data.cast::<Sender<Told>>() };
     let mut event = std::mem::MaybeUninit::<CEvent>::uninit();
     let answer = c!(dat_evd_dequeue(evd, event.as_mut_ptr()));
@@ -53,10 +53,10 @@ fn an_agent_is_called_once_for_a_trigger_and_may_call_dat() {
     done!(dat_evd_modify_cno(world.evd, cno));
     post(&world);
     assert_eq!(told.recv_timeout(PATIENCE), Ok((world.evd.addr(), 0)));
-    // It is gone: another event triggers nothing, until there is an agent again.
+    // The agent was removed by its call: another event triggers nothing until an agent is set again.
     let mut param = std::mem::MaybeUninit::<CCnoParam>::uninit();
     ok!(dat_cno_query(cno, 0x3, param.as_mut_ptr()));
-    // SAFETY: the query has filled it.
+    // SAFETY: the query succeeded and has written it.
     let param = unsafe { param.assume_init() };
     assert!(param.agent.proxy_agent_func.is_none());
     assert_eq!(param.ia_handle, world.ia);
@@ -68,14 +68,14 @@ fn an_agent_is_called_once_for_a_trigger_and_may_call_dat() {
 
 #[test]
 fn an_agent_that_was_not_called_is_told_of_the_end_with_no_evd() {
-    // More than once: the thread that calls agents may have begun by then, or not.
+    // Many times, because the thread that calls agents may or may not have started.
     for _ in 0..20 {
         let (tell, told) = channel();
         let world = World::new(false);
         ok!(dat_cno_modify_agent(world.cno, agent_for(&tell)));
         done!(dat_evd_modify_cno(world.evd, world.cno));
         done!(dat_ia_close(world.ia, ABRUPT));
-        // DAT_INVALID_HANDLE: there is nothing to dequeue from.
+        // DAT_INVALID_HANDLE: there is no EVD to dequeue from.
         assert_eq!(told.try_recv(), Ok((0, 0x8005_001a)));
     }
 }

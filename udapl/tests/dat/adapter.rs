@@ -1,4 +1,4 @@
-//! Opening an adapter and what it says of itself: `ia_open`, `ia_query`, and that the attributes are true.
+//! Opening an adapter and its attributes: `ia_open`, `ia_query`, and tests that the attributes are true.
 
 use udapl::fabric::Fabric;
 use udapl::{
@@ -133,7 +133,7 @@ fn what_the_adapter_says_it_has_can_be_had() {
     ] {
         assert_ne!(limit, 0, "{name}");
     }
-    // One mapping each, if they are of a program's own memory: `dma_entry_limit` of Linux `vfio_iommu_type1` is 65,535.
+    // One mapping for each LMR of a program's own memory: `dma_entry_limit` of Linux `vfio_iommu_type1` is 65,535.
     assert!(ia.max_lmrs < 65_535, "{}", ia.max_lmrs);
 }
 
@@ -162,7 +162,7 @@ fn what_the_provider_says_of_its_calls_is_so() {
         connect(0, Qos::BEST_EFFORT, ConnectFlags::MULTIPATH),
         ReturnType::ModelNotSupported
     );
-    // That they are what they say is in `transport`.
+    // `transport` tests that the classes do what they say.
     assert_eq!(says.dat_qos_supported, Qos::all());
     assert_eq!(
         connect(0, Qos::from_bits_retain(0x10), none),

@@ -1,4 +1,4 @@
-//! A thread that looks after an adapter whose program is busy, on wires in the machine's time.
+//! A background thread that serves an adapter whose program is busy, on wires in real time.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use udapl::{
 
 use crate::support::{A, LONG};
 
-/// Nobody listens there.
+/// No service listens here.
 const NOBODY: ConnQual = ConnQual::service_id(0x1_0000_0099);
 
 fn opened(name: &str, wire: &Path, side: u8) -> Ia {
@@ -28,7 +28,7 @@ fn closed(ia: Ia) {
     udapl::ia_close(ia, CloseFlags::Abrupt).expect("it closes");
 }
 
-/// What becomes of a request to an address at which nobody listens.
+/// Returns the result of a request to an address at which no service listens.
 fn asked(ia: &mut Ia) -> Kind {
     let zone = Some(ia.pz_create().expect("a PZ"));
     let flags = EvdFlags::CONNECTION | EvdFlags::DTO;
@@ -59,16 +59,19 @@ fn a_request_is_answered_while_the_program_is_busy() {
     let directory = tempfile::tempdir().expect("a directory");
     let wire = directory.path().join("wire");
     let [mut asks, busy] = [1, 2].map(|side| opened("attended", &wire, side));
-    let attendant = Adapter::of(&busy).attended().expect("a thread");
-    // Nothing is called in the other one meanwhile, so that somebody else has to refuse.
+    let background = Adapter::of(&busy).background_thread().expect("a thread");
+    // The test makes no call on the other adapter, so its background thread has to refuse.
     assert_eq!(asked(&mut asks), Kind::NonPeerRejected);
-    assert!(attendant.is_at_work());
-    // It keeps the adapter, until it ends.
+    assert!(background.is_at_work());
+    // The thread keeps the adapter open until the thread ends.
     let adapter = Adapter::of(&busy);
     closed(busy);
     assert!(adapter.instance(udapl::IaConfig::default()).is_ok());
-    drop(attendant);
-    assert!(adapter.attended().is_err(), "its last instance is gone");
+    drop(background);
+    assert!(
+        adapter.background_thread().is_err(),
+        "its last instance is gone"
+    );
     closed(asks);
 }
 
@@ -76,16 +79,16 @@ fn a_request_is_answered_while_the_program_is_busy() {
 fn an_attendant_ends_with_its_device() {
     let fabric = Fabric::pair(1);
     let ia = fabric.open(A).expect("an adapter");
-    let attendant = Adapter::of(&ia).attended().expect("a thread");
-    assert!(attendant.is_at_work());
+    let background = Adapter::of(&ia).background_thread().expect("a thread");
+    assert!(background.is_at_work());
     let dies = Fault::HealthSyndrome(1);
     fabric.sim.inject(&fabric.function(A), &dies);
     let clock = RealClock::new();
     for _ in 0..60_000 {
-        if !attendant.is_at_work() {
+        if !background.is_at_work() {
             break;
         }
         clock.wait(&[], clock.now() + Duration::from_millis(1));
     }
-    assert!(!attendant.is_at_work());
+    assert!(!background.is_at_work());
 }

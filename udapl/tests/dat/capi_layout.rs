@@ -1,4 +1,4 @@
-//! The headers, held by a C compiler against the numbers of DAT 1.2 and against Rust's view of the same structures.
+//! The headers, compared by a C compiler with the numbers of DAT 1.2 and with Rust's view of the same structures.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ fn include() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("include")
 }
 
-/// Has a compiler look at a file; what it has to say.
+/// Compiles a file. The error is the compiler's output.
 fn compile(compiler: &str, arguments: &[&str], source: &Path) -> Result<(), String> {
     let output = Command::new(compiler)
         .args(arguments)
@@ -33,7 +33,7 @@ fn compile(compiler: &str, arguments: &[&str], source: &Path) -> Result<(), Stri
     Err(String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// The names of events that `datctl explain` knows are those of the header.
+/// `datctl explain` knows the events by their names in the header.
 #[test]
 fn events_have_the_numbers_in_c_that_they_have_by_name() {
     let mut text = "#include <dat/udat.h>\n".to_owned();
@@ -80,12 +80,12 @@ fn every_structure_lies_in_c_as_in_rust() {
     }
     let (_folder, path) = temporary(&text, "same.c");
     compile("cc", &["-std=c11"], &path).expect("every assertion holds");
-    // The compiler would have said so.
+    // The compiler would have reported it.
     let (_folder, path) = temporary(&text.replacen("== 24", "== 32", 1), "other.c");
     compile("cc", &["-std=c11"], &path).expect_err("one assertion does not hold");
 }
 
-/// Languages, each with its compilers; those that are installed are asked.
+/// Languages with their compilers; those that are installed are used.
 const DIALECTS: [(&str, [&str; 2], [&str; 3]); 2] = [
     ("c", ["cc", "clang"], ["-std=c89", "-std=c99", "-std=c11"]),
     (
@@ -95,7 +95,7 @@ const DIALECTS: [(&str, [&str; 2], [&str; 3]); 2] = [
     ),
 ];
 
-/// Has every compiler there is look at a text in every dialect. What it has to say is an error.
+/// Compiles a text with every installed compiler in every dialect. Any output is an error.
 fn compile_everywhere(text: &str) {
     let (_folder, path) = temporary(text, "alone.c");
     for (language, compilers, dialects) in DIALECTS {
@@ -124,7 +124,7 @@ fn each_header_is_clean_alone_in_every_dialect_of_c_and_of_c_plus_plus() {
     assert_eq!(count, 7);
 }
 
-/// A macro is looked at where a program uses it.
+/// A macro is compiled only where a program uses it.
 #[test]
 fn the_macros_of_the_headers_are_clean_in_every_dialect_of_c_and_of_c_plus_plus() {
     let headers = std::fs::read_dir(include().join("dat")).expect("the headers");
@@ -137,7 +137,7 @@ fn the_macros_of_the_headers_are_clean_in_every_dialect_of_c_and_of_c_plus_plus(
             .lines()
             .filter_map(|line| line.strip_prefix("#define "));
         for (name, value) in defined.filter_map(|line| line.split_once(' ')) {
-            // Numbers: of those there are the most.
+            // Most of the macros are numbers.
             if value.starts_with("0x") {
                 writeln!(text, "\tif ({name} == 1)\n\t\treturn 1;").expect("text");
                 count += 1;
@@ -149,8 +149,8 @@ fn the_macros_of_the_headers_are_clean_in_every_dialect_of_c_and_of_c_plus_plus(
     compile_everywhere(&text);
 }
 
-/// DAT 2.0 has kept the members of 1.2 where they were and put its own behind them; its table is held against the
-/// headers of the DAT 2.0 package by `cargo xtask dtest`.
+/// DAT 2.0 has kept the offsets of the members of 1.2, and added its own after them. `cargo xtask dtest` compares its
+/// table with the headers of the DAT 2.0 package.
 #[test]
 fn the_table_of_a_provider_is_the_beginning_of_that_of_dat_2_0() {
     let (name, size, members) = foreign::LAYOUT;

@@ -1,4 +1,4 @@
-//! What passes on a simulated wire, in a file (`,pcap=FILE`).
+//! Captures of a simulated wire in a file (`,pcap=FILE`).
 
 use std::fs;
 
@@ -13,11 +13,11 @@ fn a_capture_goes_on_with_its_name_and_is_one_wire_s() {
     for opening in 0..2 {
         let ia = open(&captured).expect("it opens");
         let begun = fs::read(file("one")).expect("a file");
-        // pcapng, "Section Header Block": the file is one from the first moment on.
+        // pcapng, "Section Header Block": the file is valid from the start.
         assert!(begun.starts_with(b"\x0a\x0d\x0d\x0a"), "{opening}");
         ia_close(ia, CloseFlags::Abrupt).expect("it closes");
     }
-    // Somebody has taken the file away: it is there again.
+    // The file is moved away while the capture runs, and created again.
     fs::rename(file("one"), file("taken")).expect("it is moved");
     let again = open(&captured).expect("it opens");
     assert!(fs::read(file("one")).is_ok_and(|begun| !begun.is_empty()));
@@ -46,7 +46,7 @@ fn a_capture_goes_on_with_its_name_and_is_one_wire_s() {
     assert!(late.contains("open and not captured"), "{late}");
     ia_close(first, CloseFlags::Abrupt).expect("it closes");
     let nowhere = refused("sim:captured-nowhere,pcap=/dev/null".to_owned());
-    assert_eq!(nowhere, "it is no file");
+    assert_eq!(nowhere, "it is not a regular file");
 }
 
 #[test]

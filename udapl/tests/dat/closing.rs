@@ -1,5 +1,6 @@
-//! Closing an adapter: gracefully, when nothing is left; abruptly, whatever is going on; and after its device died.
-//! However it ends, nobody hangs, the device has nothing of ours left and we have nothing of the device's.
+//! Closing an adapter: gracefully, when no object is left; abruptly, in any state; and after the device died. In
+//! every case no thread hangs, the device has no object of the driver left, and the driver has no resource of the
+//! device left.
 
 use hw_sim::Fault;
 use udapl::fabric::Fabric;
@@ -11,19 +12,19 @@ use udapl::{
 
 use crate::support::{self, A, B, CONN_QUAL, LONG, NONE, Pair, PairConfig, attributes, refused};
 
-/// An I/O vector of nothing, typed.
+/// An empty I/O vector, with its type.
 const EMPTY: &[LmrTriplet] = &[];
 /// A second.
 const SECOND: u64 = 1_000_000_000;
 
-/// The function of a closed side has nothing to report.
+/// Checks that the function of a closed side has nothing to report.
 #[track_caller]
 fn assert_clean(fabric: &Fabric, side: usize) {
     let report = fabric.report(side);
     assert!(report.is_clean(), "side {side}: {report:#?}");
 }
 
-/// Closes an adapter for good, and everything comes back.
+/// Closes an adapter, and checks that all its resources are returned.
 #[track_caller]
 fn close(ia: Ia, flags: CloseFlags) {
     let report = udapl::ia_close(ia, flags).expect("closes");
@@ -49,10 +50,10 @@ fn an_adapter_in_which_nothing_was_made_closes_gracefully_and_opens_again() {
     }
 }
 
-/// Makes one thing, and knows how to free it and what it had to make first.
+/// Frees an object, and the objects that were made for it.
 type Made = Box<dyn FnOnce(&mut Ia)>;
 
-/// Makes it.
+/// Makes an object.
 type Maker = fn(&mut Ia) -> Made;
 
 fn makers() -> Vec<(&'static str, Maker)> {
@@ -155,8 +156,8 @@ fn a_graceful_close_that_finds_objects_says_so_and_gives_the_adapter_back() {
 }
 
 impl Pair {
-    /// Everything there is on both sides, in the middle of what it does. The connections of side B and what they
-    /// should hear when A goes.
+    /// Makes every kind of object on both sides, with work under way. Returns the connections of side B and the
+    /// events that they must get when A is closed.
     fn busy() -> (Self, Vec<(EpHandle, Kind)>) {
         let mut pair = Self::unconnected(&PairConfig::default());
         for side in [A, B] {
@@ -170,7 +171,8 @@ impl Pair {
             .expect("a PSP");
         let mut heard = Vec::new();
 
-        // Connected, with everything outstanding; connected with a null EVD; disconnected, and nobody has looked.
+        // Connected, with everything outstanding; connected with a null EVD; disconnected, and no event has been
+        // read.
         let (a, b) = (pair.another_ep(A), pair.another_ep(B));
         pair.connect_endpoints(a, b);
         heard.push((b, Kind::Disconnected));
@@ -189,7 +191,7 @@ impl Pair {
             .expect("CONNECTED");
         pair.expect_connection(A, Kind::Disconnected);
         pair.expect_connection(B, Kind::Disconnected);
-        // A shared queue and an endpoint on it that has taken a buffer; unread completions.
+        // An SRQ and an endpoint on it that has taken a buffer; unread completions.
         let attr = SrqAttr {
             max_recv_dtos: 8,
             max_recv_iov: 1,
@@ -221,7 +223,7 @@ impl Pair {
             .ep_post_send(sender, &[remote.part(0, 64)], DtoCookie(7), NONE)
             .expect("posted");
         pair.wait_request(B);
-        // Requests nobody has decided on: one dequeued, one not.
+        // Undecided requests: one dequeued, one not.
         for _ in 0..2 {
             let asking = pair.another_ep(B);
             pair.start(B, asking, CONN_QUAL, LONG, b"x")
@@ -231,7 +233,7 @@ impl Pair {
         let Event::ConnectionRequest(_) = pair.wait_event(A, pair.sides[A].cr) else {
             panic!("a request")
         };
-        // Accepted, but the other side does not finish it.
+        // Accepted, but the other side does not complete the handshake.
         let (asking, accepting) = (pair.another_ep(B), pair.another_ep(A));
         pair.start(B, asking, CONN_QUAL, LONG, b"x")
             .expect("starts");
@@ -244,7 +246,7 @@ impl Pair {
             .ia
             .cr_accept(third.cr, Some(accepting), b"")
             .expect("accepted");
-        // For the peer it is A's consumer who changed its mind.
+        // To the peer it looks as if A's consumer had rejected.
         heard.push((asking, Kind::PeerRejected));
         // Connecting, draining, and everything outstanding.
         let connecting = pair.another_ep(A);
@@ -297,7 +299,7 @@ fn an_abrupt_close_ends_everything_tells_every_peer_and_leaks_nothing() {
     fabric.sim.heal();
     close(a.ia, CloseFlags::Abrupt);
     assert_clean(&fabric, A);
-    // Each of B's endpoints hears of it once.
+    // Each of B's endpoints gets one event.
     let mut told = Vec::new();
     while told.len() < heard.len() {
         let (event, _) = b.ia.evd_wait(b.connect, LONG, 1).expect("B hears of it");
@@ -337,7 +339,8 @@ fn an_abrupt_close_over_a_dead_wire_does_not_wait_for_anybody() {
         close(ia, CloseFlags::Abrupt);
         assert_clean(&fabric, side);
         let took = fabric.sim.clock().now().0 - before.0;
-        // A health counter that stands still is a suspicion for ten seconds, and so is a command without an answer.
+        // A health counter that stands still is declared dead after ten seconds, and so is a command without an
+        // answer.
         assert!(took < 25 * SECOND, "{took} ns");
     }
 }
@@ -360,7 +363,7 @@ fn an_adapter_closed_in_the_middle_of_everything_opens_and_connects_again() {
     again.assert_no_complaints();
 }
 
-/// Ways to die.
+/// Ways in which the device dies.
 const FAULTS: [Fault; 4] = [
     Fault::HealthSyndrome(1),
     Fault::SurpriseRemoval,
@@ -373,12 +376,12 @@ fn kill(pair: &mut Pair, side: usize, fault: &Fault) {
     pair.fabric.sim.inject(&function, fault);
 }
 
-/// Waits on an EVD of A without a limit of time, and without anybody else running; what came of it.
+/// Waits on an EVD of A without a time limit and without other activity. Returns the result.
 fn wait(pair: &mut Pair, evd: EvdHandle) -> Result<Event, ReturnType> {
     let before = pair.now();
     let result = pair.sides[A].ia.evd_wait(evd, Timeout::INFINITE, 1);
     let took = pair.now().0 - before.0;
-    // A health counter that stands still is a suspicion for ten seconds, and so is a command without an answer.
+    // A health counter that stands still is declared dead after ten seconds, and so is a command without an answer.
     assert!(took < 25 * SECOND, "{took} ns");
     result
         .map(|(event, _)| event)
@@ -400,7 +403,7 @@ fn whoever_waits_when_the_device_dies_is_released_and_told_why() {
             pair.sides[A].request,
             pair.sides[A].connect,
         );
-        // Nobody sends anything: the wait ends because the device has died.
+        // No peer sends anything: the wait ends because the device has died.
         for cookie in [1, 2] {
             let Ok(Event::Dto(done)) = wait(&mut pair, recv) else {
                 panic!("{fault:?}")
@@ -420,7 +423,7 @@ fn whoever_waits_when_the_device_dies_is_released_and_told_why() {
         let Ok(Event::Dto(done)) = wait(&mut pair, request) else {
             panic!("{fault:?}")
         };
-        // The answer that did not come in time may be noticed first.
+        // The missing answer of a command may be noticed first.
         assert!(
             matches!(done.status, DtoStatus::ErrFlushed | DtoStatus::ErrTransport),
             "{fault:?}: {done:?}"
@@ -465,7 +468,7 @@ fn whoever_waits_for_the_asynchronous_event_gets_it_first() {
             Ok(Event::Async(AsyncEvent::IaCatastrophic)),
             "{fault:?}"
         );
-        // A wait that asks for more than there is, or has a limit, ends as well.
+        // A wait with a threshold above the number of events, or with a time limit, ends, too.
         for timeout in [
             Timeout::ZERO,
             Timeout::from_micros(1_000),
@@ -495,8 +498,7 @@ fn an_attempt_to_connect_ends_when_the_device_dies() {
         let Ok(Event::Connection(event)) = wait(&mut pair, connect) else {
             panic!("{fault:?}")
         };
-        // A counter that stands still is a suspicion for twenty seconds; a peer that says nothing is given up before
-        // that.
+        // A counter that stands still is declared dead after twenty seconds; a silent peer is given up before that.
         let kind = if matches!(fault, Fault::HealthCounterStops) {
             Kind::Unreachable
         } else {
@@ -618,7 +620,7 @@ fn calls_that_need_a_dead_device_say_so_and_calls_that_free_work() {
             let error = refused(result, ReturnType::InternalError);
             assert!(!error.detail().is_empty(), "{name}: {error}");
         }
-        // What asks for nothing, ends something, or is in memory, works.
+        // Calls that need no resource, that free something, or that only read memory, still work.
         side.ia.ep_query(side.ep).expect("exists");
         side.ia
             .ep_disconnect(side.ep, CloseFlags::Graceful)
@@ -673,7 +675,7 @@ fn a_device_that_died_comes_back_with_the_next_open_unless_it_is_gone() {
     }
 }
 
-/// What becomes of an adapter nobody closes.
+/// Drops an adapter without a close.
 fn gone_without_a_close(end: impl FnOnce(support::Side), told: bool) {
     let mut pair = Pair::connected();
     let (memory, far) = (pair.buffer(B, 64), pair.buffer(A, 64));
@@ -692,7 +694,7 @@ fn gone_without_a_close(end: impl FnOnce(support::Side), told: bool) {
     assert!(took <= std::time::Duration::from_millis(200), "{took:?}");
     fabric.sim.heal();
     memory.memory.write_from(0, &[0x11; 64]).expect("inside");
-    // Nobody acknowledges what A sends, nor is anything placed.
+    // A's sends are not acknowledged, and nothing is placed.
     let (send, target) = (far.all(), memory.all_remote());
     a.ia.ep_post_send(a.ep, &[send], DtoCookie(1), NONE)
         .expect("posted");
@@ -716,7 +718,7 @@ fn gone_without_a_close(end: impl FnOnce(support::Side), told: bool) {
         Kind::Broken
     };
     assert_eq!(event.kind, kind);
-    // Nothing is left: no mapping, no object, and the function opens again.
+    // Nothing is left: no mapping, no object, and the function can be opened again.
     drop(memory);
     let report = fabric.report(B);
     assert!(report.objects.is_empty(), "{report:#?}");

@@ -1,7 +1,7 @@
 //! Consumer notification objects: triggers, waiters, agents.
 //!
-//! A wait that others interfere with is taken apart (`cno_wait_begin`, `_look`), as who shares an adapter between
-//! threads does it.
+//! A wait with concurrent calls is split into its steps (`cno_wait_begin`, `_look`), as in a facade that shares an
+//! adapter between threads.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
@@ -18,14 +18,14 @@ use crate::support::{A, B, NONE, Pair, PairConfig, Side, attributes, refused};
 
 const NOW: Timeout = Timeout::ZERO;
 
-/// An agent, and what it was told.
+/// Makes an agent, and a receiver of its calls.
 fn agent() -> (Agent, Receiver<Option<EvdHandle>>) {
     let (told, hears) = channel();
     let agent = Agent::new(move |evd| told.send(evd).expect("the test listens"));
     (agent, hears)
 }
 
-/// A CNO of A without an agent, and a software EVD attached to it.
+/// Makes a CNO of A without an agent, and a software EVD attached to it.
 fn with_evd(pair: &mut Pair) -> (CnoHandle, EvdHandle) {
     let cno = pair.sides[A].ia.cno_create(None).expect("a CNO");
     (cno, attached(pair, cno))
@@ -95,7 +95,7 @@ fn a_trigger_stays_until_it_is_taken_and_more_of_them_are_one() {
     let woken = pair.sides[A].ia.cno_wait(cno, FOREVER).expect("triggered");
     assert_eq!(woken, Some(two), "the first to trigger");
     nothing(&mut pair, cno);
-    // The events are where they were, and the next arrival triggers again, whatever is queued.
+    // The events are still in their EVDs, and the next arrival triggers again, however many are queued.
     for (evd, words) in [(two, vec![1]), (one, vec![2, 3])] {
         for word in words {
             assert_eq!(pair.sides[A].ia.evd_dequeue(evd), Ok(Some(se(word))));
@@ -196,7 +196,7 @@ fn a_completion_counts_for_the_moment_it_came_not_for_the_one_it_was_seen() {
         pair.receive(B, cookie);
     }
     pair.post_send(A, EMPTY, 1, NONE).expect("posted");
-    // It is in the device's queue, and nobody has looked.
+    // It is in the device's queue, and no call has taken it in.
     pair.sides[A].ia.evd_enable(evd).expect("exists");
     nothing(&mut pair, cno);
     pair.post_send(A, EMPTY, 2, NONE).expect("posted");
@@ -371,7 +371,7 @@ fn an_agent_is_called_once_for_a_trigger_and_waiters_are_released_too() {
     pair.post_se(evd, [1, 2]);
     assert_eq!(first_hears.try_recv(), Ok(Some(evd)));
     assert!(!pair.sides[A].ia.cno_query(cno).expect("exists").has_agent);
-    // The CNO is triggered still: another agent hears of the next trigger.
+    // The CNO is still triggered: another agent is called at the next trigger.
     let (second, second_hears) = agent();
     pair.sides[A]
         .ia
@@ -415,12 +415,12 @@ fn an_agent_hears_of_a_completion_when_the_interrupt_said_so_and_progress_looked
     ia.evd_modify_cno(evd, Some(cno)).expect("exists");
     for round in 0..20 {
         pair.receive(A, round);
-        // The function's own interrupts say when to look.
+        // The function's own interrupts tell when to look.
         let interrupts: Vec<Interrupt> = pair.sides[A].ia.provider().hca().interrupts().to_vec();
         for interrupt in &interrupts {
             let _before = interrupt.take();
         }
-        // Taken, then looked at, then slept on: in this order none is lost.
+        // Take the interrupt, look, sleep: in this order no event is lost.
         pair.sides[A].ia.progress();
         pair.post_send(B, EMPTY, round, NONE).expect("posted");
         pair.fabric.sim.advance(Duration::from_micros(100));
@@ -439,7 +439,7 @@ fn an_agent_hears_of_a_completion_when_the_interrupt_said_so_and_progress_looked
             .cno_modify_agent(cno, Some(agent()))
             .expect("exists");
     }
-    // What was dequeued before anybody looked leaves the queue armed for what comes next.
+    // An event dequeued before any look leaves the queue armed for the next one.
     pair.receive(A, 100);
     pair.post_send(B, EMPTY, 100, NONE).expect("posted");
     pair.fabric.sim.advance(Duration::from_micros(100));
@@ -455,7 +455,7 @@ fn an_agent_hears_of_a_completion_when_the_interrupt_said_so_and_progress_looked
     pair.assert_no_complaints();
 }
 
-/// A queue that was asked for solicited messages only is asked for more once an endpoint that wants more comes to it.
+/// A queue armed for solicited messages only is armed for all when an endpoint that needs all is added to it.
 #[test]
 fn an_evd_of_a_cno_is_asked_again_when_another_endpoint_comes_to_it() {
     let mut pair = unconnected();

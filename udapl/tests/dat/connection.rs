@@ -1,7 +1,6 @@
-//! Attempts to connect: every way one can end, whoever ends it.
+//! Connection attempts: every way in which one can end, and by which side.
 //!
-//! What becomes of connections is in `disconnect.rs`, of adapters in `closing.rs`; what travels along is in
-//! `private_data.rs`.
+//! `disconnect.rs` tests the end of connections, `closing.rs` that of adapters, `private_data.rs` private data.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -59,7 +58,7 @@ fn an_accepted_request_connects_both_sides_and_each_is_told_once() {
     for side in [A, B] {
         pair.expect_nothing(side, pair.sides[side].connect);
     }
-    // The request is used up.
+    // The request handle is no longer valid.
     refused(
         pair.sides[B].ia.cr_query(cr).map(drop),
         ReturnType::InvalidHandle,
@@ -75,8 +74,8 @@ fn an_accepted_request_connects_both_sides_and_each_is_told_once() {
 }
 
 /// Clauses: RECV-R6, CONN-3.
-/// The device says that acknowledgements take 2^16 units (`local_ca_ack_delay` 16, as a ConnectX-4 Lx does), which is
-/// 268 ms: who waits less repeats what was never lost.
+/// The device reports that acknowledgements take 2^16 units (`local_ca_ack_delay` 16, as a ConnectX-4 Lx does), which
+/// is 268 ms: with a shorter timeout the peer retransmits packets that were not lost.
 #[test]
 fn a_connection_waits_for_acknowledgements_as_long_as_the_device_says() {
     let mut pair = Pair::connected();
@@ -103,7 +102,7 @@ fn a_request_the_peer_rejects_is_peer_rejected() {
     pair.expect_recv(A, 2, DtoStatus::ErrFlushed);
     assert_eq!(pair.state(B), EpState::Unconnected);
     pair.expect_nothing(B, pair.sides[B].connect);
-    // Nothing stands in the way of another try.
+    // Another attempt is possible.
     let ep = pair.sides[A].ep;
     pair.sides[A].ia.ep_reset(ep).expect("DISCONNECTED");
     pair.connect();
@@ -214,7 +213,7 @@ fn an_attempt_ends_when_the_consumers_time_is_over_and_not_before() {
         let (ep, before) = (pair.sides[A].ep, pair.now());
         pair.start(A, ep, CONN_QUAL, Timeout::from_micros(millis * 1000), b"")
             .expect("starts");
-        // The peer has it, and does not decide.
+        // The peer has the request, and does not decide.
         let cr = pair.request(B);
         pair.expect_end(A, Kind::TimedOut);
         let took = pair.now().0 - before.0 - 10_000_000;
@@ -224,7 +223,7 @@ fn an_attempt_ends_when_the_consumers_time_is_over_and_not_before() {
             "{took} ns of {limit}"
         );
         pair.expect_recv(A, 1, DtoStatus::ErrFlushed);
-        // Nobody waits for the peer's answer any more.
+        // The attempt is over: the peer's reply has no effect.
         let b = pair.sides[B].ep;
         pair.receive(B, 2);
         pair.sides[B]
@@ -234,7 +233,7 @@ fn an_attempt_ends_when_the_consumers_time_is_over_and_not_before() {
         pair.expect_end(B, Kind::AcceptCompletionError);
         pair.expect_recv(B, 2, DtoStatus::ErrFlushed);
         pair.expect_nothing(A, pair.sides[A].connect);
-        // Both are as good as before.
+        // Both endpoints can connect again.
         for side in [A, B] {
             let ep = pair.sides[side].ep;
             pair.sides[side].ia.ep_reset(ep).expect("DISCONNECTED");
@@ -245,7 +244,7 @@ fn an_attempt_ends_when_the_consumers_time_is_over_and_not_before() {
     }
 }
 
-/// The requester goes away before the request is decided, in one way or another.
+/// The requester gives up before the request is decided, in several ways.
 const WAYS_TO_GIVE_UP: [fn(&mut Pair); 3] = [
     |pair| {
         let ep = pair.sides[A].ep;
@@ -370,7 +369,7 @@ fn the_consumers_time_comes_first_when_it_is_the_shorter() {
 /// Clauses: CONN-8.
 #[test]
 fn an_address_that_is_none_is_refused_at_once() {
-    // Nor is one that nobody can be asked for.
+    // Nor is an address that cannot be resolved.
     let mut pair = Pair::unconnected(&PairConfig {
         options: [A, B].map(|side| Fabric::options(side).network(false)),
         ..PairConfig::default()
@@ -512,7 +511,7 @@ fn parameters_of_a_connect_are_refused_before_anything_happens() {
         ),
         ReturnType::ModelNotSupported,
     );
-    // Without a PZ there is nothing to connect.
+    // An endpoint without a PZ cannot connect.
     let bare = ia
         .ep_create(None, EpEvds::NONE, None)
         .expect("half-configured");
@@ -649,7 +648,7 @@ fn many_connections_of_two_adapters_do_not_disturb_each_other() {
         assert_eq!((done.ep, done.cookie.0), (b, at as u64));
         assert_eq!(to.read(8 * at, 8), (at as u64).to_be_bytes());
     }
-    // Every other one goes.
+    // Free every second pair.
     for &(a, b) in all.iter().step_by(2) {
         pair.sides[A]
             .ia
@@ -687,7 +686,7 @@ fn an_accept_the_device_refuses_leaves_the_request_and_the_endpoint_as_they_were
             ReturnType::InsufficientResources,
         );
         assert_eq!(error.subtype(), Subtype::ResourceTep, "{opcode:?}");
-        // What the device said is there for a person.
+        // The device's error is available as text.
         let said = pair.sides[B]
             .ia
             .last_device_error()

@@ -1,4 +1,4 @@
-//! A device that dies under load: every DTO still completes, once, and the adapter can still be closed.
+//! A device that dies under load: every DTO completes once, and the adapter can be closed.
 
 use hw_sim::Fault;
 use udapl::{
@@ -16,7 +16,7 @@ fn kill(fault: &Fault, sends: u64) {
             .ep_post_recv(ep, &[buffer.part(0, 64)], DtoCookie(100 + cookie), NONE)
             .expect("a receive");
     }
-    // Nothing of this is answered: the peer hears nothing any more.
+    // The device sends no acknowledgement: the peer gets nothing any more.
     pair.fabric.sim.inject(&pair.fabric.function(A), fault);
     for cookie in 0..sends {
         let flags = if cookie == 2 {
@@ -50,7 +50,7 @@ fn kill(fault: &Fault, sends: u64) {
         panic!("an asynchronous event");
     };
     assert_eq!(event.number(), 0x08002, "DAT_ASYNC_ERROR_IA_CATASTROPHIC");
-    // Posts after the end are flushed as well; calls that need the device say what is the matter.
+    // Later posts are flushed as well; calls that need the device return an error that says so.
     pair.sides[A]
         .ia
         .ep_post_send(ep, &[buffer.part(0, 64)], DtoCookie(9), NONE)
@@ -77,7 +77,7 @@ fn a_function_pulled_out_flushes_everything_and_leaves_an_adapter_that_closes() 
 
 #[test]
 fn an_error_of_the_bus_flushes_everything_and_leaves_an_adapter_that_closes() {
-    // The function works on until its driver stops it, so a send might still succeed.
+    // The function works until its driver stops it, so a send may still succeed.
     kill(&Fault::BusError, 0);
 }
 
@@ -110,7 +110,7 @@ fn a_function_that_is_wanted_back_is_given_back_in_good_order() {
     support::refused(pair.sides[A].ia.pz_create(), ReturnType::InternalError);
     let why = pair.sides[A].ia.last_device_error().expect("a reason");
     assert!(why.contains("wants the device back"), "{why}");
-    // The device lives: the teardown is whole, and nothing of it stays behind.
+    // The device lives: the teardown is complete, and nothing is left on it.
     let [a, b] = pair.sides;
     let report = udapl::ia_close(a.ia, CloseFlags::Abrupt).expect("it closes");
     assert_eq!((report.dead, report.pages_not_returned), (None, 0));

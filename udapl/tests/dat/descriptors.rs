@@ -1,7 +1,7 @@
-//! Descriptors: how many an open adapter takes, and that a closed one has given them all back.
+//! File descriptors: the number that an open adapter takes, and that closing returns all of them.
 //!
-//! The limits of a process are its own, so what is done under a small one is done in a child: the same test, run again
-//! with [`CHILD`] set.
+//! Limits belong to a process, so tests with a small limit run in a child process: the same test, run again with
+//! [`CHILD`] set.
 
 use std::process::Command;
 
@@ -10,23 +10,23 @@ use udapl::{CloseFlags, EpEvds, EvdFlags, Ia, OpenOptions};
 
 /// Set in the child.
 const CHILD: &str = "DAT_TEST_DESCRIPTORS";
-/// What the child may have open at a time.
+/// Descriptor limit of the child.
 const LIMIT: u64 = 256;
-/// What an open adapter may take: two vectors, two notices, what its instance is woken by, the arena's memory, and the
-/// ring of the machine's clock.
+/// Limit for an open adapter: two vectors, two notices, the wake-up of its instance, the arena's memory, and the ring
+/// of the machine's clock.
 const ADAPTER: usize = 7;
-/// The same on a wire, which is one end of a socket and, at the side that came first, the path.
+/// The same for an adapter on a wire: one end of a socket and, at the side that came first, the path.
 const WIRED: usize = ADAPTER + 2;
 
 fn open_descriptors() -> usize {
-    // The directory that is being read is one of them.
+    // The directory being read is one of them.
     std::fs::read_dir("/proc/self/fd")
         .expect("readable")
         .count()
         - 1
 }
 
-/// An adapter in use: with memory, a queue and an endpoint.
+/// Opens an adapter with memory, a queue and an endpoint.
 fn opened(name: &str) -> Ia {
     let mut ia = udapl::ia_open(name, &OpenOptions::default()).expect(name);
     let pz = ia.pz_create().expect("a PZ");
@@ -50,7 +50,7 @@ fn closed(ia: Ia) {
     assert!(report.dead.is_none());
 }
 
-/// Runs one test again, in a process of its own, with few descriptors.
+/// Runs one test again, in a child process with few descriptors.
 pub(crate) fn in_a_child(test: &str) -> bool {
     if std::env::var_os(CHILD).is_some() {
         let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("known");
@@ -74,7 +74,7 @@ pub(crate) fn in_a_child(test: &str) -> bool {
     false
 }
 
-/// In virtual time: in the machine's, each bring-up takes the pauses that it makes.
+/// In virtual time, because in real time every bring-up waits for its pauses.
 #[test]
 fn a_thousand_adapters_are_opened_and_closed_with_256_descriptors() {
     if !in_a_child("descriptors::a_thousand_adapters_are_opened_and_closed_with_256_descriptors") {
@@ -112,7 +112,7 @@ fn forty_adapters_are_open_at_once_with_256_descriptors() {
     assert_eq!(open_descriptors(), before);
 }
 
-/// A wire is cut when its function is closed, and laid again with the next opening.
+/// A wire is cut when its function is closed, and connected again by the next opening.
 #[test]
 fn functions_on_a_wire_give_everything_back_too() {
     if !in_a_child("descriptors::functions_on_a_wire_give_everything_back_too") {

@@ -1,4 +1,4 @@
-//! The end of a connection, from either side or both, gracefully or not, and what the endpoint can do afterwards.
+//! The end of a connection, by either side or both, gracefully or abruptly, and the endpoint's use afterwards.
 
 use hw_sim::{Fault, Faults, LinkFaults};
 use mlx_prm::Opcode;
@@ -33,7 +33,7 @@ fn a_disconnect_ends_the_connection_for_both_whoever_asks_and_however() {
                 pair.expect_recv(side, 1, DtoStatus::ErrFlushed);
                 pair.expect_recv(side, 2, DtoStatus::ErrFlushed);
             }
-            // Again is no error, and no event.
+            // A second disconnect is no error, and gives no event.
             for flags in FLAGS {
                 pair.sides[side]
                     .ia
@@ -66,7 +66,7 @@ fn disconnects_of_both_at_once_end_the_connection_once_for_each() {
                 pair.expect_end(side, Kind::Disconnected);
                 pair.expect_recv(side, 1, DtoStatus::ErrFlushed);
             }
-            // Long after the last datagram may still come.
+            // Long after the last datagram could come.
             pair.run_for(2_000);
             for side in [A, B] {
                 pair.expect_nothing(side, pair.sides[side].connect);
@@ -191,8 +191,8 @@ fn a_wire_that_is_pulled_breaks_the_connection_and_heals_for_the_next() {
     pair.expect_alive();
 }
 
-/// An adapter is opened while the link still trains. Who connects meanwhile need not know: the request that was lost is
-/// sent again when the port is up, and not a second later.
+/// An adapter is opened while the link still trains. A program that connects meanwhile needs no special care: the
+/// lost request is sent again when the port is up, and not only a second later.
 #[test]
 fn a_connect_while_the_link_trains_is_made_when_it_is_up() {
     let fabric = Fabric::pair(1);
@@ -227,7 +227,7 @@ fn an_endpoint_connects_again_after_a_reset_and_has_forgotten_the_past() {
         for side in [A, B] {
             pair.expect_end(side, Kind::Disconnected);
             let ep = pair.sides[side].ep;
-            // The marker: when it is there, nothing earlier can be lost.
+            // A marker: once it is there, earlier events must be there, too.
             pair.receive(side, 99);
             for cookie in (0..10).chain([99]) {
                 pair.expect_recv(side, cookie, DtoStatus::ErrFlushed);
@@ -310,7 +310,7 @@ fn freeing_a_connected_endpoint_disconnects_the_peer_and_tells_nobody_here() {
         pair.expect_end(1 - side, Kind::Disconnected);
         pair.run_for(10);
         pair.expect_nothing(side, pair.sides[side].connect);
-        // Everything it used is free.
+        // All its objects can be freed.
         let (evds, pz) = (
             [
                 pair.sides[side].recv,
@@ -365,7 +365,7 @@ fn connections_come_and_go_over_a_wire_that_loses_and_each_end_is_told_once() {
 
 #[test]
 fn memory_rights_of_a_region_are_no_matter_of_the_connection() {
-    // A region registered before the connection serves it, and the next one.
+    // A region registered before the connection works with it, and with the next one.
     let mut pair = Pair::unconnected(&PairConfig::default());
     let pz = pair.sides[B].pz;
     let to = pair.buffer_in(
@@ -392,7 +392,7 @@ fn memory_rights_of_a_region_are_no_matter_of_the_connection() {
     pair.assert_no_complaints();
 }
 
-/// What is posted to an endpoint that stays DISCONNECTED is flushed, wherever in the middle the device refused.
+/// Posts to an endpoint that stays DISCONNECTED are flushed, at whichever step the device refused.
 #[test]
 fn a_reset_the_device_refuses_leaves_the_endpoint_disconnected() {
     for opcode in [Opcode::TO_RST_QP, Opcode::RST2INIT_QP] {
@@ -417,7 +417,7 @@ fn a_reset_the_device_refuses_leaves_the_endpoint_disconnected() {
     }
 }
 
-/// An endpoint that is not freed has lost nothing.
+/// An endpoint whose free failed is unchanged.
 #[test]
 fn what_was_posted_to_an_endpoint_that_the_device_does_not_free_is_flushed() {
     for opcode in [Opcode::TO_RST_QP, Opcode::DESTROY_QP] {
@@ -438,7 +438,7 @@ fn what_was_posted_to_an_endpoint_that_the_device_does_not_free_is_flushed() {
     }
 }
 
-/// A device that takes the queue pair to be in another state makes no step to RESET, and has forgotten nothing.
+/// A device that has the queue pair in another state refuses the step to RESET, and keeps the queue pair's state.
 #[test]
 fn a_destroy_refused_without_a_reset_leaves_the_work_to_the_device() {
     let mut pair = Pair::unconnected(&PairConfig::default());

@@ -1,4 +1,4 @@
-//! Connecting once more to where another endpoint is connected: `ep_dup_connect`.
+//! Connecting again to the peer of another endpoint: `ep_dup_connect`.
 
 use udapl::{
     CloseFlags, ConnectionEventKind, DatResult, EpEvds, EpHandle, EpState, Qos, ReturnType,
@@ -40,7 +40,7 @@ fn a_duplicate_arrives_where_the_first_one_did() {
         (one.remote_ia_address, one.remote_port_qual),
         (two.remote_ia_address, two.remote_port_qual)
     );
-    // And a duplicate of the duplicate.
+    // A duplicate of the duplicate.
     let third = pair.another_ep(A);
     pair.dup(A, third, a).expect("started");
     let cr = pair.request(B);

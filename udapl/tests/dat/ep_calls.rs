@@ -1,4 +1,4 @@
-//! Endpoints and zones as things: made, looked at, freed.
+//! Endpoints and zones as objects: made, queried, freed.
 
 use mlx_prm::Opcode;
 use udapl::{
@@ -96,7 +96,7 @@ fn an_srq_is_its_endpoints_until_they_are_freed() {
         pair.sides[B].ia.ep_query(ep).expect("exists").srq,
         Some(srq)
     );
-    // What it says of receives of its own does not matter.
+    // Its attributes for receives of its own are ignored.
     let (pz, evd) = (pair.sides[B].pz, Some(pair.sides[B].recv));
     let ia = &mut pair.sides[B].ia;
     let odd = EpAttr {
@@ -206,7 +206,7 @@ fn an_aborted_attempt_is_told_of_once_and_its_receives_are_flushed() {
     }
 }
 
-/// An endpoint of B in one of the states that only a request, or the waiting for one, brings.
+/// Makes an endpoint of B in a state that only a request, or waiting for one, leads to.
 fn waiting(state: EpState) -> (Pair, EpHandle) {
     let mut pair = Pair::unconnected(&PairConfig::default());
     let own = pair.sides[B].ep;

@@ -1,5 +1,4 @@
-//! How many receive buffers an endpoint holds, and what happens when they are too many: `ep_recv_query`,
-//! `ep_set_watermark`.
+//! The number of receive buffers that an endpoint holds, and its limits: `ep_recv_query`, `ep_set_watermark`.
 
 use udapl::{
     AsyncEvent, ConnectionEventKind, DtoCookie, DtoStatus, EpRecvParam, EpState, Event, ReturnType,
@@ -9,7 +8,7 @@ use udapl::{
 use crate::support::connecting::EMPTY;
 use crate::support::{A, B, NONE, Pair, PairConfig, refused};
 
-/// Nothing, typed.
+/// No watermark, with its type.
 const NO_MARK: Option<u32> = None;
 
 impl Pair {
@@ -35,7 +34,7 @@ impl Pair {
         }
     }
 
-    /// The side's asynchronous EVD tells of the soft mark, once.
+    /// Checks that the side's asynchronous EVD reports the soft watermark once.
     #[track_caller]
     fn expect_soft_mark(&mut self, side: usize) {
         let (evd, ep) = (self.sides[side].ia.async_evd(), self.sides[side].ep);
@@ -114,7 +113,7 @@ fn more_buffers_than_the_soft_mark_are_told_once_for_each_setting() {
     pair.expect_soft_mark(B);
     pair.post_recvs(B, 5);
     pair.expect_nothing(B, evd);
-    // Set again with ten there: at once.
+    // Setting it again with ten buffers held reports at once.
     pair.set_marks(B, Some(9), NO_MARK);
     pair.expect_soft_mark(B);
     // Replaced before it was exceeded: only the new value counts.

@@ -1,4 +1,4 @@
-//! Another configuration for an endpoint that has receives already: `ep_modify`.
+//! Changing the attributes of an endpoint that has receives: `ep_modify`.
 
 use udapl::{
     CompletionFlags, ConnectionEventKind, DtoStatus, EpAttr, EpChange, EpState, EvdFlags,
@@ -143,7 +143,7 @@ fn what_posted_receives_need_cannot_be_taken_from_them() {
 }
 
 impl Pair {
-    /// B's next receives, so many, take messages.
+    /// Checks that B's next `count` receives take messages.
     fn expect_alive_with_receives(&mut self, count: u64) {
         for cookie in 1..=count {
             self.post_send(A, &[], 9, NONE).expect("posted");

@@ -1,11 +1,11 @@
-//! In which states of an endpoint each call is legal, and where it leads.
+//! The states of an endpoint in which each call is legal, and the resulting states.
 
 use udapl::{CloseFlags, CrHandle, DatResult, EpChange, EpHandle, EpState, PspFlags, ReturnType};
 
 use crate::support::connecting::EMPTY;
 use crate::support::{A, B, CONN_QUAL, LONG, NONE, Pair, PairConfig, refused};
 
-/// An endpoint in a state, the side it is on, and a request that is undecided there.
+/// Makes an endpoint in a state. Returns the side it is on, and an undecided request there.
 fn endpoint_in(state: EpState) -> (Pair, usize, CrHandle) {
     let mut pair = Pair::unconnected(&PairConfig::default());
     let evd = pair.sides[A].cr;
@@ -24,7 +24,7 @@ fn endpoint_in(state: EpState) -> (Pair, usize, CrHandle) {
         EpState::CompletionPending => {
             pair.start_usual();
             let (cr, b) = (pair.request(B), pair.sides[B].ep);
-            // A's software does not run, so nobody completes the handshake.
+            // A's software does not run, so the handshake stays incomplete.
             pair.sides[B]
                 .ia
                 .cr_accept(cr, Some(b), b"")
@@ -55,7 +55,7 @@ fn endpoint_in(state: EpState) -> (Pair, usize, CrHandle) {
     (pair, side, undecided)
 }
 
-/// A call on the endpoint of a side, which may decide a request.
+/// A call on a side's endpoint, which may decide a request.
 type Call = fn(&mut Pair, usize, EpHandle, CrHandle) -> DatResult<()>;
 
 /// Clauses: SEND-26, SEND-27, SEND-29, RECV-26, CONN-9, DISC-5, EPR-3, EPM-5, EPS-1.
@@ -70,7 +70,7 @@ fn every_call_is_legal_in_the_states_of_the_table_and_in_no_other() {
         S::DisconnectPending,
         S::Disconnected,
     ];
-    // Where each call leads, by state; None is DAT_INVALID_STATE with the state's name.
+    // The resulting state of each call, by state; `None` is DAT_INVALID_STATE with the state's name.
     let calls: [(&str, Call, [Option<EpState>; 6]); 8] = [
         (
             "connect",
@@ -181,7 +181,7 @@ fn every_call_is_legal_in_the_states_of_the_table_and_in_no_other() {
                     pair.sides[side].ia.cr_query(cr).expect("undecided still");
                 }
             }
-            // Queries are legal anyway, and so is the end.
+            // Queries are always legal, and so is the free.
             pair.sides[side]
                 .ia
                 .ep_query(ep)

@@ -1,6 +1,6 @@
-//! Event dispatchers: their length, waiting on them, and the order in which events come out.
+//! EVDs: their length, waiting on them, and the order of events.
 //!
-//! What each completion flag does to a waiter is in `flags.rs`.
+//! `flags.rs` tests the effect of each completion flag on a waiter.
 
 use hw_sim::Fault;
 use udapl::{
@@ -189,7 +189,7 @@ fn an_unwaitable_evd_never_blocks_and_still_takes_and_gives_events() {
 
 #[test]
 fn events_of_every_stream_wake_a_waiter() {
-    // Connection request, at the passive side; the waiter is B's.
+    // Connection request at the passive side; B waits.
     let mut pair = Pair::unconnected(&PairConfig::default());
     pair.set_delay(100);
     let ep = pair.sides[A].ep;
@@ -235,7 +235,7 @@ fn events_of_every_stream_wake_a_waiter() {
         panic!("{result:?}")
     };
     assert_eq!((event.number(), took), (0x0001, 200));
-    // A connection that ends, though nobody looks at anything but connections.
+    // A connection ends, and the program looks only at the connection EVD.
     let b = pair.sides[B].ep;
     pair.sides[B]
         .ia
@@ -252,7 +252,7 @@ fn events_of_every_stream_wake_a_waiter() {
     let evd = pair.sides[A].ia.async_evd();
     let (result, _) = pair.wait(evd, FOREVER, 1);
     assert_eq!(result, Ok((Event::Async(AsyncEvent::IaCatastrophic), 0)));
-    // Software: posted before, for nobody else runs while we wait.
+    // Software: posted before the wait, because nothing else runs during it.
     let mut pair = Pair::unconnected(&PairConfig::default());
     let evd = pair.evd(1, EvdFlags::SOFTWARE);
     pair.post_se(evd, [9]);
@@ -318,7 +318,7 @@ fn completions_that_notify_nobody_end_a_wait_when_its_time_is_over_and_not_befor
         (3, 5_000),
         "the count decides at the end"
     );
-    // What is there already needs no notification.
+    // An event that is already there needs no notification.
     pair.post_send(A, EMPTY, 4, CompletionFlags::UNSIGNALLED)
         .expect("posted");
     pair.fabric
@@ -404,7 +404,7 @@ fn on_one_evd_established_comes_first_and_the_end_after_the_completions() {
     let flushed = (6..10).map(|cookie| (DtoStatus::ErrFlushed as u32, cookie));
     assert_eq!(events[0], established);
     assert!(events[1..7].iter().copied().eq(messages), "{events:?}");
-    // The flushed receives may stand before the end or behind it.
+    // The flushed receives may come before or after the end.
     assert!(events[7..].contains(&ended), "{events:?}");
     assert!(
         events[7..]
@@ -437,8 +437,8 @@ fn events_of_one_stream_come_out_in_the_order_they_went_in() {
     }
 }
 
-/// A consumer who finds a completion every time he looks still has his connections looked after: A hears a reply to its
-/// connect, and B what A answers.
+/// A consumer that finds a completion at every look still makes progress with its connections: A gets the reply to
+/// its connect, and B gets A's RTU.
 #[test]
 fn who_never_finds_a_queue_empty_still_connects() {
     for by_name in [false, true] {
@@ -460,7 +460,7 @@ fn who_never_finds_a_queue_empty_still_connects() {
             if let Ok(Some(event)) = pair.sides[B].ia.evd_dequeue(connect) {
                 break event;
             }
-            // The first eight stay behind, so it is never empty.
+            // The first eight stay, so that the EVD is never empty.
             for _ in 0..if taken == 0 { 0 } else { 8 } {
                 let ia = &mut pair.sides[A].ia;
                 if !(by_name && ia.evd_look(evd, |_, _, _| ()) == Look::Taken(())) {
@@ -480,7 +480,7 @@ fn who_never_finds_a_queue_empty_still_connects() {
     }
 }
 
-/// A consumer who does nothing but look at an empty queue of completions still has his connections looked after.
+/// A consumer that only polls an empty completion queue still makes progress with its connections.
 #[test]
 fn who_only_looks_at_an_empty_queue_still_connects() {
     for by_name in [false, true] {
@@ -505,7 +505,8 @@ fn who_only_looks_at_an_empty_queue_still_connects() {
     }
 }
 
-/// What a completion queue says once in many entries does not stay said to a consumer who only waits.
+/// Once in many entries a completion queue sends its consumer the slow way, to make progress. For a consumer that
+/// only waits this must not become permanent.
 #[test]
 fn who_only_waits_goes_on_finding_events_at_once() {
     let mut pair = Pair::connected();

@@ -1,7 +1,7 @@
-//! The calls on event dispatchers besides waiting: length, modes, software events, the end. And waits that others
-//! interfere with, taken apart (`evd_wait_begin`, `_look`) as who shares an adapter between threads does it.
+//! The calls on EVDs besides waiting: length, modes, software events, free. Waits with concurrent calls are split
+//! into their steps (`evd_wait_begin`, `_look`), as in a facade that shares an adapter between threads.
 //!
-//! Plain waits are in `evd.rs`, what a full EVD does in `evd_overflow.rs`, CNOs in `cno.rs`.
+//! `evd.rs` tests plain waits, `evd_overflow.rs` full EVDs, `cno.rs` CNOs.
 
 use hw_sim::Fault;
 use mlx_prm::Opcode;
@@ -28,7 +28,7 @@ fn qlen(pair: &Pair, evd: EvdHandle) -> u32 {
     pair.sides[A].ia.evd_query(evd).expect("exists").qlen
 }
 
-/// A waiter that is blocked.
+/// Makes a blocked waiter.
 fn blocked(pair: &mut Pair, evd: EvdHandle, threshold: u32) -> EvdWait {
     let ia = &mut pair.sides[A].ia;
     let wait = ia
@@ -165,7 +165,7 @@ fn an_unwaitable_evd_sends_its_waiter_away_and_works_otherwise() {
         ia.evd_query(evd).expect("exists").state,
         EvdState::ENABLED | EvdState::UNWAITABLE | EvdState::CONFIG_THRESHOLD
     );
-    // Too late for the one who waits, even if the EVD is waitable again and an event is there.
+    // Too late for this waiter, even though the EVD is waitable again and has an event.
     ia.evd_clear_unwaitable(evd).expect("exists");
     ia.evd_post_se(evd, SoftwareEvent(1)).expect("room");
     let error = ia.evd_wait_look(wait).expect_err("sent away").error;
@@ -463,7 +463,7 @@ fn a_completion_queue_takes_another_length_again_and_again_and_no_completion_is_
     let (request, recv) = (pair.sides[A].request, pair.sides[B].recv);
     let mut posted = 0;
     let mut seen = [0; 2];
-    // Lengths up and down, and every way to have entries there: taken, half of them, none, and more than a lap.
+    // Lengths up and down, with every fill of the ring: all taken, half of them, none, and more than a lap.
     for (round, length) in [300, 1000, 64, 65, 4000, 70, 256, 128]
         .into_iter()
         .enumerate()
@@ -496,7 +496,7 @@ fn a_completion_queue_takes_another_length_again_and_again_and_no_completion_is_
     }
     pair.expect_nothing(A, request);
     pair.expect_nothing(B, recv);
-    // Waiting works in the new ring too.
+    // Waiting works in the new ring, too.
     let wait = blocked(&mut pair, request, 1);
     pair.receive(B, posted);
     pair.post_send(A, EMPTY, posted, NONE).expect("posted");
@@ -559,11 +559,11 @@ fn a_longer_completion_queue_holds_more() {
             pair.post_send(A, EMPTY, round * 60 + cookie, NONE)
                 .expect("posted");
         }
-        // The peer's queue is no longer than it was.
+        // The peer's queue keeps its old length.
         for _ in 0..60 {
             pair.wait_recv(B);
         }
-        // Frees the slots of the endpoint's queue: the completions are taken in and wait in software.
+        // Takes the completions into the software queue, which frees the slots of the endpoint's queue.
         let (result, _) = pair.wait(evd, NOW, 300);
         let there = u32::try_from(60 * (round + 1)).expect("few");
         assert_eq!(

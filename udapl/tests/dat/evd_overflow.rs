@@ -1,4 +1,4 @@
-//! Event dispatchers that are full: what is refused, what is lost, and who is told.
+//! Full EVDs: refused calls, lost events, and who gets an event about it.
 
 use udapl::{
     AsyncEvent, CompletionFlags, ConnQual, ConnectionEventKind, DtoCookie, DtoStatus, EpChange,
@@ -32,7 +32,7 @@ fn software_events_fill_an_evd_to_its_length_and_the_next_is_refused_without_a_t
     }
     let evd = pair.sides[A].ia.async_evd();
     pair.expect_nothing(A, evd);
-    // Not every EVD takes them.
+    // Not every EVD takes software events.
     let other = pair.evd(4, EvdFlags::DEFAULT);
     let error = refused(
         pair.sides[A].ia.evd_post_se(other, SoftwareEvent(1)),
@@ -120,7 +120,7 @@ fn an_asynchronous_evd_that_overflows_loses_events_and_nothing_else() {
 
 #[test]
 fn completions_that_do_not_fit_break_their_connections_and_the_asynchronous_evd_says_where() {
-    // A's receives complete on an EVD far too short for them, and nobody takes any out.
+    // A's receives complete on an EVD that is far too short, and the program takes no event out.
     let mut pair = Pair::unconnected(&PairConfig::default());
     let evd = pair.evd(4, EvdFlags::DTO);
     let ep = pair.sides[A].ep;
@@ -144,7 +144,7 @@ fn completions_that_do_not_fit_break_their_connections_and_the_asynchronous_evd_
     pair.expect_nothing(A, asynchronous);
     pair.expect_connection(A, ConnectionEventKind::Broken);
     assert_eq!(pair.state(A), EpState::Disconnected);
-    // What did fit is there, in order; the other side hears of the end.
+    // The events that fit are there, in order; the other side gets the end of the connection.
     let mut next = 0;
     while let Ok(Some(Event::Dto(done))) = pair.sides[A].ia.evd_dequeue(evd) {
         assert_eq!((done.cookie.0, done.status), (next, DtoStatus::Success));
@@ -156,7 +156,7 @@ fn completions_that_do_not_fit_break_their_connections_and_the_asynchronous_evd_
         Event::Connection(_)
     ));
     assert_eq!(pair.state(B), EpState::Disconnected);
-    // The EVD is spent; the endpoint is not, with another.
+    // The EVD is unusable; the endpoint works with another one.
     pair.sides[A].ia.ep_reset(ep).expect("DISCONNECTED");
     let recv = pair.sides[A].recv;
     let usual = EpChange {
@@ -170,7 +170,7 @@ fn completions_that_do_not_fit_break_their_connections_and_the_asynchronous_evd_
     pair.connect();
     let (from, to) = (pair.buffer(B, 9), pair.buffer(A, 9));
     pair.post_recv(A, &[to.all()], 1, NONE).expect("posted");
-    // Requests of B from before are of no interest.
+    // Ignore earlier requests of B.
     while matches!(
         pair.sides[B].ia.evd_dequeue(pair.sides[B].request),
         Ok(Some(_))

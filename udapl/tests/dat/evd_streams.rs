@@ -1,4 +1,4 @@
-//! Which streams an EVD takes, which may share it, and what cannot be freed while it is in use.
+//! Streams of an EVD: which it takes, which may share it, and objects that cannot be freed while in use.
 
 use udapl::{
     CompletionFlags, ConnQual, DatResult, EpAttr, EpChange, EpEvds, EpHandle, EvdFlags, EvdHandle,
@@ -36,7 +36,7 @@ fn the_state_of_an_evd_follows_the_streams_attached_to_it() {
     }
 }
 
-/// An endpoint of A with these EVDs and completion flags.
+/// Makes an endpoint of A with these EVDs and completion flags.
 fn endpoint(
     pair: &mut Pair,
     [recv, request, connect]: [Option<EvdHandle>; 3],
@@ -65,10 +65,10 @@ const SOLICITED: CompletionFlags = CompletionFlags::SOLICITED_WAIT;
 
 const THRESHOLD: CompletionFlags = CompletionFlags::EVD_THRESHOLD;
 
-/// The sharing rules, one case a row: where an endpoint's three streams go (to EVD 0 or 1), how its receives and
-/// requests notify, and whether that may be.
+/// The sharing rules, one case a row: the EVD (0 or 1) of an endpoint's three streams, the notification flags of its
+/// receives and requests, and whether this is allowed.
 const SHARING: [([usize; 3], [CompletionFlags; 2], bool); 16] = [
-    // Everything counts: all may share.
+    // All completions notify: all may share.
     ([0, 0, 0], [THRESHOLD, THRESHOLD], true),
     ([0, 0, 0], [NONE, THRESHOLD], true),
     ([0, 1, 0], [THRESHOLD, THRESHOLD], true),
@@ -78,10 +78,10 @@ const SHARING: [([usize; 3], [CompletionFlags; 2], bool); 16] = [
     ([0, 0, 1], [SOLICITED, THRESHOLD], false),
     ([0, 0, 1], [SOLICITED, UNSIGNALLED], false),
     ([0, 0, 1], [UNSIGNALLED, UNSIGNALLED], true),
-    // Each on its own.
+    // Each stream on its own EVD.
     ([0, 1, 1], [UNSIGNALLED, THRESHOLD], true),
     ([0, 1, 1], [SOLICITED, THRESHOLD], true),
-    // Rule 2: with another kind of stream only what counts.
+    // Rule 2: with another kind of stream only those that notify always.
     ([0, 1, 0], [UNSIGNALLED, THRESHOLD], false),
     ([1, 0, 0], [THRESHOLD, UNSIGNALLED], false),
     ([0, 0, 0], [UNSIGNALLED, UNSIGNALLED], false),
@@ -112,7 +112,7 @@ fn streams_share_an_evd_as_the_rules_have_it() {
                 let error = refused(result, ReturnType::InvalidParameter);
                 assert_eq!(error.subtype(), Subtype::Arg6, "row {row}");
             }
-            // A refused one holds nothing.
+            // A refused endpoint keeps no reference.
             for evd in made {
                 pair.sides[A].ia.evd_free(evd).expect("nothing feeds it");
             }
@@ -137,7 +137,7 @@ fn endpoints_that_share_an_evd_must_agree() {
         let one = endpoint(&mut pair, [Some(evd), None, None], [first, NONE]).expect("alone");
         let two = endpoint(&mut pair, [Some(evd), None, None], [second, NONE]);
         assert_eq!(two.is_ok(), legal, "{first:?} and {second:?}");
-        // A change is held to the same rules: away, and back.
+        // A change must follow the same rules: away, and back.
         let moved = endpoint(&mut pair, [None, None, None], [second, NONE]).expect("nowhere");
         let there = EpChange {
             recv_evd: Some(Some(evd)),
@@ -151,7 +151,7 @@ fn endpoints_that_share_an_evd_must_agree() {
                 (ReturnType::InvalidParameter, Subtype::Arg3)
             );
         }
-        // Those that are gone do not count.
+        // Freed endpoints do not count.
         pair.sides[A].ia.ep_free(one).expect("freed");
         pair.sides[A].ia.ep_free(moved).expect("freed");
         if let Ok(two) = two {
@@ -276,7 +276,7 @@ fn what_is_in_use_cannot_be_freed_and_can_when_it_no_longer_is() {
     };
     let srq = ia.srq_create(pz, attr).expect("an SRQ");
     in_use(ia.pz_free(pz), Subtype::StatePzInUse);
-    // An EVD: receives, requests, connections, requests for connections.
+    // An EVD: receives, requests, connections, connection requests.
     let streams = [
         [Some(evd), None, None],
         [None, Some(evd), None],
@@ -295,7 +295,7 @@ fn what_is_in_use_cannot_be_freed_and_can_when_it_no_longer_is() {
             )
             .expect("an endpoint");
         in_use(ia.evd_free(evd), Subtype::StateEvdInUse);
-        // The reference moves with the endpoint's configuration.
+        // The reference follows the endpoint's attributes.
         let other = ia.evd_create(8, EvdFlags::all()).expect("an EVD");
         let away = EpChange {
             recv_evd: recv.map(|_| Some(other)),
@@ -314,7 +314,7 @@ fn what_is_in_use_cannot_be_freed_and_can_when_it_no_longer_is() {
     in_use(ia.evd_free(evd), Subtype::StateEvdInUse);
     ia.psp_free(psp).expect("never in use");
     ia.evd_free(evd).expect("nothing feeds it");
-    // An SRQ: its endpoints. The endpoint's PZ is another.
+    // An SRQ: its endpoints. The endpoint's PZ is another one.
     let zone = ia.pz_create().expect("a PZ");
     let usual = attributes(ia);
     let ep = ia

@@ -1,4 +1,4 @@
-//! What DAT 1.2 has no call for and the card can do: a rejection that says why, immediate data, atomic operations,
+//! Operations of the card that DAT 1.2 lacks: a rejection with private data, immediate data, atomic operations,
 //! invalidation by the peer.
 
 use udapl::post::{CompareSwap, FetchAdd};
@@ -12,10 +12,10 @@ use crate::support::windows::BOTH_WAYS;
 use crate::support::wire::packets_to;
 use crate::support::{A, B, Buffer, CONN_QUAL, LONG, NONE, Pair, PairConfig, refused};
 
-/// A rejection reaches the peer with what was said, of whichever kind the service is.
+/// A rejection reaches the peer with its private data, for every kind of service.
 #[test]
 fn private_data_of_a_rejection_comes_with_the_event() {
-    // An IB service ID, and a port of the RDMA CM, which has no place for a length.
+    // An IB service ID, and a port of the RDMA CM, whose format has no length.
     for (service, limit, told) in [(CONN_QUAL, 144, 4), (ConnQual(4791), 148, 148)] {
         let mut pair = Pair::unconnected(&PairConfig::default());
         let evd = pair.sides[B].cr;
@@ -70,7 +70,7 @@ fn a_rejection_that_says_nothing_brings_nothing() {
 const ATOMIC: MemPrivFlags = MemPrivFlags::all().union(MemPrivFlags::REMOTE_ATOMIC);
 
 impl Pair {
-    /// Memory of B that A may work on atomically, with a number in it, and memory of A for results.
+    /// Makes memory of B with a number for A's atomic operations, and memory of A for results.
     fn counter(&mut self, value: u64) -> (Buffer, Buffer) {
         let pz = self.sides[B].pz;
         let counter = self.buffer_in(B, 64, pz, ATOMIC);
@@ -78,7 +78,7 @@ impl Pair {
         (counter, self.untouched(A, 64))
     }
 
-    /// Adds to the number at `remote`, from A.
+    /// Posts a fetch-and-add at A to the number at `remote`.
     fn fetch_add(
         &mut self,
         result: &[LmrTriplet],
@@ -96,7 +96,7 @@ fn immediate_data_of_a_send_is_told_by_the_receive_of_the_peer() {
     let mut pair = Pair::connected();
     let (data, sink) = (pair.filled(A, 1, 10_000), pair.untouched(B, 10_000));
     let (a, b) = (pair.sides[A].ep, pair.sides[B].ep);
-    // None, one and several packets, and one without an LMR.
+    // Empty, one and several packets, and one without an LMR.
     for (bytes, immediate) in [(0, 0x0102_0304), (100, 0), (10_000, u32::MAX), (16, 7)] {
         let ia = &mut pair.sides[B].ia;
         ia.ep_post_recv(b, &[sink.all()], DtoCookie(1), NONE)
@@ -142,7 +142,7 @@ fn a_buffer_of_an_srq_tells_immediate_data_too() {
     pair.expect_request(A, 6, DtoStatus::Success);
 }
 
-/// It uses up a receive, whose buffer gets nothing, and waits for one if there is none.
+/// It consumes a receive, leaves its buffer unchanged, and waits if there is none.
 #[test]
 fn a_write_with_immediate_data_writes_and_completes_a_receive() {
     let mut pair = Pair::connected();
@@ -158,7 +158,7 @@ fn a_write_with_immediate_data_writes_and_completes_a_receive() {
         let ia = &mut pair.sides[A].ia;
         ia.ep_post_rdma_write_immediate(a, &iov, DtoCookie(3), &remote, immediate, NONE)
             .expect("posted");
-        // Less than the retries last.
+        // A shorter time than the retries take.
         assert_eq!(pair.poll_event(B, pair.sides[B].recv, 10), None);
         let ia = &mut pair.sides[B].ia;
         ia.ep_post_recv(b, &[sink.all()], DtoCookie(4), NONE)
@@ -172,7 +172,7 @@ fn a_write_with_immediate_data_writes_and_completes_a_receive() {
         assert_eq!(place.read(0, bytes), data.read(0, bytes));
         assert_eq!(sink.read(0, 16), [UNTOUCHED; 16]);
     }
-    // A plain Write says nothing.
+    // A plain RDMA Write completes no receive.
     let remote = place.remote(0, 8);
     pair.post_write(A, &[data.part(0, 8)], 5, &remote, NONE)
         .expect("posted");
@@ -203,7 +203,7 @@ fn atomic_operations_change_the_number_at_the_peer_and_tell_what_it_was() {
     }
     assert_eq!(results.read(0, 8), number(40));
     assert_eq!(results.read(24, 8), [UNTOUCHED; 8]);
-    // Around the end, and with no completion told.
+    // Across the end of the queue, with completions suppressed.
     let ia = &mut pair.sides[A].ia;
     let suppressed = CompletionFlags::SUPPRESS;
     ia.ep_post_fetch_add(
@@ -220,7 +220,7 @@ fn atomic_operations_change_the_number_at_the_peer_and_tell_what_it_was() {
     pair.assert_no_complaints();
 }
 
-/// More of them than the connection has resources for wait for each other, and none is lost.
+/// More of them than the connection's resources wait for each other, and none is lost.
 #[test]
 fn more_atomic_operations_than_read_resources_are_done_one_after_the_other() {
     let mut pair = Pair::connected();
@@ -265,7 +265,7 @@ fn atomic_operations_that_make_no_sense_are_refused_and_change_nothing() {
     ] {
         refused(pair.fetch_add(result, remote, 1), with);
     }
-    // A number goes into the result.
+    // The result is written, so its memory needs LOCAL_WRITE.
     let pz = pair.sides[A].pz;
     let readable = pair.buffer_in(A, 8, pz, MemPrivFlags::LOCAL_READ);
     refused(
@@ -274,7 +274,7 @@ fn atomic_operations_that_make_no_sense_are_refused_and_change_nothing() {
     );
     pair.expect_idle(A);
     assert_eq!(counter.read(0, 8), number(1));
-    // A region is not bound with it, and an RMR not registered.
+    // REMOTE_INVALIDATE is not a right of a region, and REMOTE_ATOMIC is not one of a bind.
     let pz = pair.sides[B].pz;
     let memory = counter.memory.clone();
     let ia = &mut pair.sides[B].ia;
@@ -285,7 +285,7 @@ fn atomic_operations_that_make_no_sense_are_refused_and_change_nothing() {
     );
 }
 
-/// Read and write rights do not let atomic operations in (IBTA volume 1, "Memory access rights").
+/// Read and write rights do not allow atomic operations (IBTA volume 1, "Memory access rights").
 #[test]
 fn an_atomic_operation_needs_the_right_to_it() {
     let mut pair = Pair::connected();
@@ -301,7 +301,7 @@ fn an_atomic_operation_needs_the_right_to_it() {
     assert_eq!(results.read(0, 8), [UNTOUCHED; 8]);
 }
 
-/// They use the depth of RDMA Reads: an endpoint without may not post them.
+/// They need the depth of RDMA Reads: an endpoint without it may not post them.
 #[test]
 fn an_atomic_operation_needs_the_depth_of_a_read() {
     let mut pair = Pair::shaped(|side, attr| {
@@ -315,8 +315,8 @@ fn an_atomic_operation_needs_the_depth_of_a_read() {
     pair.expect_idle(A);
 }
 
-/// They use the responder's resources of RDMA Reads as well: one that lends none refuses them (IBTA volume 1, "RDMA
-/// READ and ATOMIC resources").
+/// They need the responder's resources of RDMA Reads: a responder without them refuses (IBTA volume 1, "RDMA READ and
+/// ATOMIC resources").
 #[test]
 fn a_peer_that_lets_no_reads_in_lets_no_atomic_operations_in() {
     let mut pair = Pair::shaped(|side, attr| {
@@ -333,7 +333,7 @@ fn a_peer_that_lets_no_reads_in_lets_no_atomic_operations_in() {
     assert_eq!(results.read(0, 8), [UNTOUCHED; 8]);
 }
 
-/// As Linux has it: what peers may change, the region's owner may (`ib_check_mr_access`).
+/// As in Linux: a region that peers may change must be writable by its owner (`ib_check_mr_access`).
 #[test]
 fn memory_that_peers_count_in_may_be_written_here() {
     let mut pair = Pair::unconnected(&PairConfig::default());
@@ -351,7 +351,7 @@ fn memory_that_peers_count_in_may_be_written_here() {
     created.expect("with the right to write");
 }
 
-/// A device without them says so, and so do the calls.
+/// A device without them reports so, and the calls fail.
 #[test]
 fn a_device_without_atomic_operations_refuses_them_by_name() {
     let mut pair = Pair::unconnected(&PairConfig {
@@ -408,7 +408,7 @@ fn what_dat_has_not_is_refused_and_flushed_where_sends_are() {
     }
 }
 
-/// Their order is that of the batch, whichever of them ring doorbells of their own.
+/// They keep the order of the batch, even if some of them ring doorbells of their own.
 #[test]
 fn a_batch_mixes_them_with_requests_of_dat() {
     let mut pair = Pair::connected();
@@ -456,7 +456,8 @@ fn a_batch_mixes_them_with_requests_of_dat() {
     pair.assert_no_complaints();
 }
 
-/// IBTA volume 1, "Send with Invalidate": the context is void before the receive completes, which tells it.
+/// IBTA volume 1, "Send with Invalidate": the context is invalid before the receive completes, whose completion names
+/// it.
 #[test]
 fn a_peer_invalidates_a_window_that_was_bound_so_and_it_counts_as_unbound() {
     let mut pair = Pair::binding();
@@ -490,7 +491,7 @@ fn a_peer_invalidates_a_window_that_was_bound_so_and_it_counts_as_unbound() {
         let queried = pair.sides[B].ia.rmr_query(rmr).expect("an RMR");
         assert_eq!(queried.binding, None);
         if round == 2 {
-            // Nothing holds the memory any more, and nobody reaches it.
+            // The memory has no user any more, and no peer can access it.
             let ia = &mut pair.sides[B].ia;
             ia.lmr_free(place.lmr.lmr).expect("not bound");
             pair.post_write(A, &[data.all()], 4, &window, NONE)
@@ -501,7 +502,7 @@ fn a_peer_invalidates_a_window_that_was_bound_so_and_it_counts_as_unbound() {
     pair.sides[B].ia.rmr_free(rmr).expect("unbound");
 }
 
-/// The bind is done, but nobody has looked when the invalidation is told.
+/// The bind has completed, but its completion is unread when the invalidation is reported.
 #[test]
 fn an_invalidation_that_is_told_before_the_bind_counts() {
     let mut pair = Pair::binding();
@@ -514,7 +515,7 @@ fn an_invalidation_that_is_told_before_the_bind_counts() {
         .post_bind(B, rmr, &place.all(), may, 9, NONE)
         .expect("posted");
     pair.post_recv(B, &[sink.all()], 2, NONE).expect("posted");
-    // A request behind a bind does not start before the bind is done: when it arrives, there is a window.
+    // A request after a bind does not start before the bind is done: when it arrives, the window exists.
     pair.post_send(B, &[], 8, NONE).expect("posted");
     pair.expect_recv(A, 7, DtoStatus::Success);
     let (ep, ia) = (pair.sides[A].ep, &mut pair.sides[A].ia);
@@ -534,7 +535,7 @@ fn an_invalidation_that_is_told_before_the_bind_counts() {
     pair.expect_request(A, 3, DtoStatus::Success);
 }
 
-/// A window that was not bound so, one that is bound anew without, a region, and nothing at all.
+/// A window bound without the right, a window bound again without it, a region, and a context that does not exist.
 #[test]
 fn what_may_not_be_invalidated_breaks_the_connection_and_stays() {
     for what in 0..4 {

@@ -1,7 +1,7 @@
-//! Two functions, two paths: what docs/network.md tells programs to do when one of them dies.
+//! Two functions, two paths: how docs/network.md tells programs to survive the death of one of them.
 //!
-//! The program numbers its messages and keeps each until its Send has succeeded. What failed or was flushed may have
-//! arrived all the same: it is sent again on the other path, and the receiver drops what it has.
+//! The program numbers its messages and keeps each until its Send has succeeded. A failed or flushed message may have
+//! arrived nevertheless: it is sent again on the other path, and the receiver drops duplicates.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ use crate::support::{A, B, Buffer, NONE, Pair};
 const MESSAGES: u64 = 200;
 const AT_ONCE: usize = 8;
 
-/// One path: an adapter at each side, and a buffer for each message on its way.
+/// One path: an adapter at each side, and a buffer for each message in flight.
 struct Path {
     pair: Pair,
     from: Buffer,
@@ -49,7 +49,7 @@ impl Path {
         posted.expect("there is room");
     }
 
-    /// Messages whose Sends have succeeded.
+    /// Takes the messages whose Sends have succeeded.
     fn sent(&mut self) -> Vec<u64> {
         let evd = self.pair.sides[A].request;
         let mut sent = Vec::new();
@@ -61,7 +61,7 @@ impl Path {
         sent
     }
 
-    /// Messages that have arrived, oldest first.
+    /// Takes the messages that have arrived, oldest first.
     fn arrived(&mut self) -> Vec<u64> {
         let evd = self.pair.sides[B].recv;
         let mut arrived = Vec::new();
@@ -76,7 +76,7 @@ impl Path {
         arrived
     }
 
-    /// Whether its connection has ended by now.
+    /// Returns whether its connection has ended.
     fn has_broken(&mut self) -> bool {
         let evd = self.pair.sides[A].connect;
         let event = self.pair.sides[A].ia.evd_dequeue(evd);
@@ -84,7 +84,7 @@ impl Path {
     }
 }
 
-/// The first path ends in the middle of it.
+/// The first path ends in the middle of the transfer.
 fn fail_over(end: impl Fn(&mut Pair)) {
     let mut paths = [Path::new(), Path::new()];
     let (mut used, mut kept, mut next) = (0, VecDeque::new(), 0);
@@ -94,7 +94,7 @@ fn fail_over(end: impl Fn(&mut Pair)) {
         for path in &mut paths {
             path.pair.pump();
             for number in path.arrived() {
-                // What was there before is dropped.
+                // A duplicate is dropped.
                 if number == received.len() as u64 {
                     received.push(number);
                 }

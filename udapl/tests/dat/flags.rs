@@ -1,8 +1,8 @@
-//! Completion flags: which completions are reported, which of them wake a waiter, and what a fence holds back.
+//! Completion flags: which completions are reported, which of them wake a waiter, and which requests a fence delays.
 //!
-//! How a wake-up is told from its absence: a message flies for a known time while one side waits with a longer
-//! timeout. A waiter that is woken returns when the message arrives; one that is not returns at its timeout, with
-//! the event that has been there meanwhile. Which flags are illegal where is in `refused.rs`.
+//! How the tests detect a wake-up: a message is in flight for a known time while one side waits with a longer
+//! timeout. A waiter that is woken returns when the message arrives. Otherwise it returns at its timeout, with the
+//! event that has been there meanwhile. `refused.rs` tests flags that are illegal in some place.
 
 use core::time::Duration;
 use udapl::{
@@ -18,9 +18,9 @@ const SOLICITED: CompletionFlags = CompletionFlags::SOLICITED_WAIT;
 const UNSIGNALLED: CompletionFlags = CompletionFlags::UNSIGNALLED;
 const THRESHOLD: CompletionFlags = CompletionFlags::EVD_THRESHOLD;
 const FENCE: CompletionFlags = CompletionFlags::BARRIER_FENCE;
-/// A flight, in microseconds.
+/// Time of flight in microseconds.
 const FLIGHT: u64 = 1000;
-/// A patience longer than any flight here.
+/// A timeout longer than any flight here.
 const PATIENCE: Timeout = Timeout::from_micros(100_000);
 
 fn completion(event: Event) -> DtoCompletion {
@@ -30,7 +30,7 @@ fn completion(event: Event) -> DtoCompletion {
     completion
 }
 
-/// Waits for one event. It, how many are left, and how long it took.
+/// Waits for one event. Returns the event, the number left, and the time it took.
 fn wait(pair: &mut Pair, side: usize, evd: EvdHandle) -> (DtoCompletion, u32, Duration) {
     let before = pair.now();
     let (event, nmore) = pair.sides[side]
@@ -52,7 +52,7 @@ fn wait_for_send(pair: &mut Pair) -> (DtoCompletion, u32, Duration) {
     wait(pair, A, evd)
 }
 
-/// Whether a wait of this length ended because of a wake-up.
+/// Checks whether a wait of this length was ended by a wake-up.
 #[track_caller]
 fn was_woken(took: Duration) -> bool {
     let patience = Duration::from_micros(PATIENCE.as_micros().into());
@@ -124,8 +124,8 @@ fn a_suppressed_send_that_succeeds_is_not_reported_and_the_next_report_covers_it
 /// Clauses: SEND-10, SEND-31.
 #[test]
 fn a_queue_whose_every_completion_is_suppressed_goes_on_for_ever() {
-    // WQE indices have 16 bits: enough Sends to wrap them, and the ring of blocks many times over. The consumer
-    // expects no event, so it never looks for one, and never calls anything else.
+    // WQE indices have 16 bits: enough Sends to wrap them, and the ring many times. The consumer expects no event, so
+    // it never polls and makes no other call.
     const SENDS: u64 = 70_000;
     let mut pair = Pair::connected_with(&PairConfig::with_attr(|attr| {
         (attr.max_request_dtos, attr.max_recv_dtos) = (24, 64);
@@ -155,7 +155,7 @@ fn a_queue_whose_every_completion_is_suppressed_goes_on_for_ever() {
         pair.post_recv(B, &[to.all()], at % 64, NONE)
             .expect("posted");
     }
-    // The first event ever is that of the first Send that asks for one.
+    // The first event is that of the first Send that asks for one.
     pair.post_send(A, EMPTY, 1, NONE).expect("posted");
     let sent = pair.wait_request(A);
     assert_eq!((sent.cookie.0, sent.status), (1, DtoStatus::Success));
@@ -191,7 +191,7 @@ fn suppressed_sends_of_mixed_sizes_wrap_their_ring_and_arrive_whole() {
 /// Clauses: SEND-10.
 #[test]
 fn suppressed_sends_that_fail_are_reported_each_of_them() {
-    // No receive at the peer: the first fails, the others are flushed behind it.
+    // No receive at the peer: the first Send fails, the following ones are flushed.
     let mut pair = Pair::connected();
     for at in 0..20 {
         pair.post_send(A, EMPTY, at, SUPPRESS).expect("posted");
@@ -242,7 +242,7 @@ fn of_a_row_of_suppressed_sends_only_the_failing_and_the_flushed_are_reported() 
 #[test]
 fn only_where_the_peer_decides_does_solicited_wait_decide_about_the_wake_up() {
     let cases = [
-        // The receiver's configuration, the Send's flags: does the receive wake?
+        // The receiver's configuration, the Send's flags, and whether the receive wakes.
         (SOLICITED, NONE, false),
         (SOLICITED, SOLICITED, true),
         (SOLICITED, SOLICITED | SUPPRESS, true),
@@ -291,12 +291,12 @@ fn a_waiter_sleeps_over_unsolicited_receives_until_a_solicited_one_comes() {
         (Duration::from_millis(4)..Duration::from_millis(5)).contains(&took),
         "{took:?}"
     );
-    // What is there already needs no wake-up: a wait returns at once.
+    // An event that is already there needs no wake-up: a wait returns at once.
     for at in 1..4 {
         let (received, _, took) = wait_for_recv(&mut pair);
         assert_eq!((received.cookie.0, took), (at, Duration::ZERO));
     }
-    // The last one flies still and is not solicited. It can be dequeued without any wake-up.
+    // The last one is still in flight and is not solicited. It can be dequeued without a wake-up.
     assert_eq!(pair.wait_recv(B).cookie, DtoCookie(4));
 }
 
@@ -312,7 +312,7 @@ fn what_else_wakes_the_device_does_not_release_a_waiter_who_controls_notificatio
         pair.set_delay(FLIGHT);
         pair.post_recv(B, EMPTY, 1, recv_flags).expect("posted");
         pair.post_send(A, EMPTY, 2, NONE).expect("posted");
-        // Behind the message comes a connection request: B's software runs, with the receive in its hands.
+        // A connection request follows the message: B's software runs while the receive is there.
         pair.set_delay(2 * FLIGHT);
         let address = pair.sides[B].ia.query().ia.ia_address;
         let (qos, flags) = (Qos::BEST_EFFORT, ConnectFlags::empty());
@@ -372,7 +372,7 @@ fn an_unsignalled_send_wakes_no_waiter_but_its_completion_is_there() {
         "dequeued without a wake-up"
     );
 
-    // A signalled one behind an unsignalled one wakes, and the older one is handed out first.
+    // A signalled completion after an unsignalled one wakes, and the older one is returned first.
     pair.post_send(A, EMPTY, 3, UNSIGNALLED).expect("posted");
     pair.set_delay(3 * FLIGHT);
     pair.post_send(A, EMPTY, 4, NONE).expect("posted");
@@ -384,7 +384,7 @@ fn an_unsignalled_send_wakes_no_waiter_but_its_completion_is_there() {
     );
     assert_eq!(pair.wait_request(A).cookie, DtoCookie(4));
 
-    // An unsignalled one that fails does wake.
+    // An unsignalled request that fails does wake.
     pair.post_recv(B, EMPTY, 5, NONE).expect("posted");
     let from = pair.buffer(A, 8);
     for at in 5..8 {
@@ -414,7 +414,7 @@ fn an_unsignalled_receive_wakes_no_waiter_but_its_completion_is_there() {
     ] {
         pair.post_recv(B, EMPTY, cookie, flags).expect("posted");
     }
-    // The receive's own flag decides: the Send's does not matter.
+    // The receive's own flag decides, not the Send's.
     pair.set_delay(FLIGHT);
     pair.post_send(A, EMPTY, 0, SOLICITED).expect("posted");
     let (received, _, took) = wait_for_recv(&mut pair);
@@ -467,7 +467,7 @@ fn a_waiter_with_a_threshold_wakes_when_that_many_events_are_there() {
         "{took:?}"
     );
 
-    // Two are left and one comes: four never are, so nothing is taken.
+    // Two are left and one comes: there are never four, so nothing is taken.
     let short = Timeout::from_micros(5000);
     let error = pair.sides[B]
         .ia
@@ -538,8 +538,8 @@ fn where_the_consumer_controls_notification_the_threshold_must_be_one() {
     }
 }
 
-/// Reads `reads` pieces of B's memory into A's and sends them back at once, with these flags for the Send.
-/// What B receives, and what it should.
+/// Reads `reads` pieces of B's memory into A's and sends them back at once, with these flags for the Send. Returns
+/// the bytes that B received, and the expected ones.
 fn read_and_send(reads: usize, flags: CompletionFlags) -> (Vec<u8>, Vec<u8>) {
     const PIECE: usize = 3000;
     let bytes = reads * PIECE;
@@ -609,7 +609,7 @@ fn a_fenced_send_carries_what_earlier_reads_brought() {
             assert!(received == expected, "{reads} reads, {flags:?}");
         }
     }
-    // Without the fence the Send overtakes the read: the fence was what held it.
+    // Without the fence the Send overtakes the read, so it was the fence that delayed it.
     let (received, expected) = read_and_send(1, NONE);
     assert!(received.iter().all(|&byte| byte == 0xee) && received != expected);
 }

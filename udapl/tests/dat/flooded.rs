@@ -1,7 +1,7 @@
-//! Everybody on the link may say anything about neighbours: forged frames at a function with a live connection. The
-//! module's half is `neighbour/src/tests/strangers.rs`.
+//! Any station on the link can send false neighbour messages: forged frames reach a function with a live connection.
+//! `neighbour/src/tests/strangers.rs` tests the module itself.
 //!
-//! Frames are made here byte by byte (RFC 826, RFC 4861, RFC 5227), not by the code that reads them.
+//! The frames are built here byte by byte (RFC 826, RFC 4861, RFC 5227), not by the code that parses them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -13,7 +13,7 @@ use udapl::{
 
 use crate::support::{A, B, CONN_QUAL, LONG, Pair, PairConfig};
 
-/// Frames.
+/// Number of forged frames.
 const FLOOD: u32 = 100_000;
 const ALL: [u8; 6] = [0xff; 6];
 
@@ -38,7 +38,7 @@ fn ethernet(to: [u8; 6], from: [u8; 6], ethertype: u16, payload: &[u8]) -> Vec<u
     frame
 }
 
-/// Operation 1 asks, 2 answers.
+/// An ARP frame; operation 1 is a request, 2 a reply.
 fn arp(to: [u8; 6], operation: u8, from: ([u8; 6], Ipv4Addr), target: Ipv4Addr) -> Vec<u8> {
     let mut packet = vec![0, 1, 8, 0, 6, 4, 0, operation];
     packet.extend(from.0);
@@ -48,7 +48,7 @@ fn arp(to: [u8; 6], operation: u8, from: ([u8; 6], Ipv4Addr), target: Ipv4Addr) 
     ethernet(to, from.0, 0x0806, &packet)
 }
 
-/// A neighbour advertisement that nobody asked for, with the override flag: `whose` is at `from`.
+/// An unsolicited neighbour advertisement with the override flag: `whose` is at `from`.
 fn advertisement(from: [u8; 6], whose: Ipv6Addr, to: ([u8; 6], Ipv6Addr)) -> Vec<u8> {
     const ICMPV6: u8 = 58;
     let mut message = vec![136, 0, 0, 0, 0x20, 0, 0, 0];
@@ -76,20 +76,20 @@ fn advertisement(from: [u8; 6], whose: Ipv6Addr, to: ([u8; 6], Ipv6Addr)) -> Vec
     ethernet(to.0, from, 0x86dd, &packet)
 }
 
-/// A forgery: each kind in turn, of a station that is nobody's.
+/// A forged frame: each kind in turn, from a MAC that no function has.
 fn forged(n: u32) -> Vec<u8> {
     let [_, a, b, c] = n.to_be_bytes();
     let (stranger, ours) = ([6, 0, 0, a, b, c], mac(A));
-    // Neither side's address: those are the first of the network.
+    // Neither side's address: those are the first ones of the network.
     let somewhere = Ipv4Addr::new(10, 0, 1 + b % 250, 1 + c % 250);
     match n % 6 {
-        // The peer has moved, says who is not the peer: to all, and as an answer.
+        // The attacker claims the peer's address: in a broadcast, and in a reply.
         0 => arp(ALL, 1, (stranger, ipv4(B)), ipv4(B)),
         1 => arp(ours, 2, (stranger, ipv4(B)), ipv4(A)),
         2 => advertisement(stranger, ipv6(B), (ours, ipv6(A))),
-        // Somebody asks for us.
+        // A request for our address.
         3 => arp(ALL, 1, (stranger, somewhere), ipv4(A)),
-        // Somebody has our address.
+        // The attacker claims our address.
         4 => arp(ALL, 1, (stranger, ipv4(A)), ipv4(A)),
         _ => advertisement(stranger, ipv6(A), (ours, ipv6(A))),
     }
@@ -114,7 +114,7 @@ fn a_hundred_thousand_forged_frames_leave_a_connection_as_it_is() {
         }),
         ..PairConfig::default()
     });
-    // By the address that is asked for on the network.
+    // By an address that has to be resolved.
     let (ep, none) = (pair.sides[A].ep, ConnectFlags::empty());
     let (ia, peer) = (&mut pair.sides[A].ia, Fabric::ipv4(B));
     ia.ep_connect(ep, peer, CONN_QUAL, LONG, b"", Qos::BEST_EFFORT, none)
@@ -129,7 +129,7 @@ fn a_hundred_thousand_forged_frames_leave_a_connection_as_it_is() {
     let commands = pair.fabric.sim.report(&function).opcodes.clone();
     for n in 0..FLOOD {
         pair.fabric.sim.deliver(&function, &forged(n));
-        // The queue of such frames has an end: what does not fit is lost.
+        // The queue of such frames is limited: frames that do not fit are lost.
         if n % 32 == 31 {
             pair.sides[A].ia.progress();
         }
@@ -141,10 +141,10 @@ fn a_hundred_thousand_forged_frames_leave_a_connection_as_it_is() {
     assert!(told.received > u64::from(FLOOD) / 2, "{told:?}");
     assert!(told.contradicted > 0 && told.conflicts > 0, "{told:?}");
     assert_eq!(told.moved, 0, "{told:?}");
-    // Answers, questions and announcements have budgets: nobody makes us send as much as he sends.
+    // Replies, requests and announcements are rate-limited: we send less than the attacker.
     let sent = told.answered + told.asked_one + told.asked_all + told.defended + told.announced;
     assert!(sent < u64::from(FLOOD) / 20, "{told:?}");
-    // It costs the device nothing: no key, no queue, no address was made for it.
+    // It costs the device nothing: no key, no queue, no address was created for it.
     let later = &pair.fabric.sim.report(&function).opcodes;
     let made = |all: &std::collections::BTreeMap<_, u64>| all.values().sum::<u64>();
     assert!(made(later) - made(&commands) < 200, "{later:?}");

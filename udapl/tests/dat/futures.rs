@@ -1,6 +1,6 @@
-//! Futures over owned buffers: what they come to, and that memory is nobody else's while the card may use it.
+//! Futures over owned buffers: their results, and that memory is not reused while the card may access it.
 //!
-//! Time is virtual and moves when neither side has anything to do, so "late" is as late as a test likes.
+//! Time is virtual and advances only when neither side has anything to do, so a test chooses how late "late" is.
 
 mod posts;
 
@@ -32,7 +32,7 @@ struct Both {
     drivers: [Driver; 2],
 }
 
-/// Wakes nobody, and knows that it was asked to.
+/// A waker that wakes nothing, and records that it was called.
 struct Woken(AtomicBool);
 
 impl Wake for Woken {
@@ -51,7 +51,7 @@ fn polled<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Both, whichever is first.
+/// Waits for either future, whichever is ready first.
 async fn both<T, U>(one: impl Future<Output = T>, other: impl Future<Output = U>) -> (T, U) {
     let (mut one, mut other) = (pin!(one), pin!(other));
     let (mut first, mut second) = (None, None);
@@ -87,7 +87,7 @@ impl Both {
         Self { fabric, drivers }
     }
 
-    /// Gives both sides turns; if neither had anything to do, time moves on by a tenth of a millisecond.
+    /// Gives both sides turns. If neither had anything to do, advances time by 0.1 ms.
     fn turn(&mut self) {
         let mut idle = true;
         for driver in &mut self.drivers {
@@ -104,7 +104,7 @@ impl Both {
         }
     }
 
-    /// What a future comes to within a minute of virtual time.
+    /// Returns a future's output within a minute of virtual time.
     #[track_caller]
     fn run<F: Future>(&mut self, future: F) -> F::Output {
         let (woken, waker) = waker();
@@ -161,7 +161,7 @@ impl Both {
         self.drivers[B].handle().address().expect("open")
     }
 
-    /// Frames fly so long from now on.
+    /// Sets the delay of frames from now on.
     fn set_delay(&self, delay: Duration) {
         let delay_ns = u64::try_from(delay.as_nanos()).expect("not for ever");
         let faults = Faults {
@@ -179,7 +179,7 @@ fn filled(pool: &Pool, bytes: &[u8]) -> Buffer {
     buffer
 }
 
-/// What it came to, without its buffer.
+/// Returns the result without the buffer.
 #[track_caller]
 fn failed((result, buffer): (Result<usize, Error>, Buffer)) -> Error {
     assert_eq!(buffer.capacity(), BYTES as usize);
@@ -191,7 +191,7 @@ fn messages_and_memory_go_both_ways_and_buffers_come_back() {
     let mut both_sides = Both::new();
     let pools = [A, B].map(|side| both_sides.pool(side, 2));
     let [a, b] = [A, B].map(|side| both_sides.endpoint(side));
-    // Before there is a connection.
+    // Posted before there is a connection.
     let hears = b.recv(pools[B].take().expect("a buffer"));
     both_sides.connect(&a, &b);
 
@@ -200,7 +200,7 @@ fn messages_and_memory_go_both_ways_and_buffers_come_back() {
     assert!(matches!(heard.0, Ok(9)), "{:?}", heard.0);
     assert_eq!(heard.1.to_vec(), b"a message");
 
-    // Written into what was received, and read back from there.
+    // Written into the received buffer, and read back from there.
     let target = heard.1;
     let place = target.remote();
     let (written, _) = both_sides.run(a.write(filled(&pools[A], b"directly!"), place));
@@ -225,7 +225,7 @@ fn messages_and_memory_go_both_ways_and_buffers_come_back() {
     assert!([A, B].map(|side| both_sides.fabric.report(side).is_clean()) == [true; 2]);
 }
 
-/// What the peer sends afterwards still lands there, and nobody else has that memory by then.
+/// Later messages of the peer are still placed there, and the memory has no other user by then.
 #[test]
 fn a_dropped_receive_keeps_its_buffer_until_a_message_has_come() {
     let mut both_sides = Both::new();
@@ -237,7 +237,7 @@ fn a_dropped_receive_keeps_its_buffer_until_a_message_has_come() {
     drop(hears);
     both_sides.turns(10);
 
-    // The program goes on with all the buffers it can get.
+    // The program uses all other buffers meanwhile.
     let mine = filled(&pool, &[0xa5; BYTES as usize]);
     assert!(pool.take().is_none(), "the card may still write the other");
     let sends = a.send(filled(&from, &[0x5a; BYTES as usize]));
@@ -256,7 +256,7 @@ fn a_dropped_receive_keeps_its_buffer_until_a_message_has_come() {
     assert_eq!(mine.to_vec(), [0xa5; BYTES as usize]);
 }
 
-/// The peer's answer writes it, long after the future is gone.
+/// The peer's response writes the buffer long after the future was dropped.
 #[test]
 fn a_dropped_read_keeps_its_buffer_until_the_answer_has_come() {
     let mut both_sides = Both::new();
@@ -319,7 +319,7 @@ fn buffers_stay_where_they_are_while_the_device_does_not_let_their_endpoint_end(
     drop(b);
     assert!(polled(&mut hears).is_pending(), "the endpoint works on");
     assert_eq!(pool.available(), 0);
-    // It is tried again, and the task that waits is not slept over.
+    // It is tried again, and the waiting task is not delayed by a sleep.
     let before = both_sides.fabric.sim.clock().now();
     let ended = both_sides.drivers[B].block_on(hears);
     let (result, _) = ended.expect("the device lives");
@@ -342,7 +342,7 @@ fn all_end_with_closed(end: impl FnOnce(Driver)) {
     let endpoint = handle.endpoint().expect("an endpoint");
     let [mut hears, dropped] = [(); 2].map(|()| endpoint.recv(pool.take().expect("a buffer")));
     drop(dropped);
-    // A link-local address says the MAC, so that a request leaves; nobody answers it.
+    // A link-local address contains the MAC, so a request is sent; no station answers.
     let nobody = "fe80::5eff:fe10:77".parse().expect("an address");
     let mut connecting = endpoint.connect(nobody, SERVICE, LONG, b"");
     let (mut asks, mut ended) = (listener.next(), endpoint.disconnected());
@@ -447,7 +447,7 @@ fn what_cannot_be_posted_says_why_and_gives_the_buffer_back() {
         .pool(3, BYTES, MemPrivFlags::LOCAL_READ)
         .expect("a pool");
     let endpoint = handle.endpoint().expect("an endpoint");
-    // The region may not be written.
+    // The region is not writable.
     let (result, buffer) = driver
         .block_on(endpoint.recv(pool.take().expect("a buffer")))
         .expect("the device lives");
@@ -525,7 +525,7 @@ fn a_request_that_nobody_takes_is_rejected_and_so_is_one_that_is_dropped() {
     assert!(rejected(&refused), "{refused:?}");
 }
 
-/// What a post takes in would be missed by a sleep that began before.
+/// A post takes in an event; a sleep that began before would miss it.
 #[test]
 fn whoever_uses_the_instance_ends_the_sleep_of_its_driver() {
     let mut both_sides = Both::new();
@@ -558,11 +558,11 @@ fn whoever_uses_the_instance_ends_the_sleep_of_its_driver() {
 }
 
 thread_local! {
-    /// What a waker of the test has to drop.
+    /// Objects that a waker of the test drops.
     static HELD: RefCell<Option<(Endpoint, Transfer)>> = const { RefCell::new(None) };
 }
 
-/// Drops an endpoint and a transfer of the driver when it is woken, as a runtime does with a task that is aborted.
+/// Drops an endpoint and a transfer of the driver when it is woken, as a runtime does with an aborted task.
 struct Drops;
 
 impl Wake for Drops {
@@ -610,7 +610,7 @@ fn a_region_ends_with_the_last_of_its_buffers() {
     drop(kept);
     both_sides.turns(2);
     let [_a, b] = both_sides.connected();
-    // One region is still there, the others are not.
+    // One region is still there, the others are freed.
     let from = both_sides.pool(B, 1);
     let (written, buffer) = both_sides.run(b.write(filled(&from, b"there"), target.remote()));
     assert!(matches!(written, Ok(5)), "{written:?}");
@@ -624,7 +624,7 @@ fn a_region_ends_with_the_last_of_its_buffers() {
     );
 }
 
-/// A thousand messages each way, by one driver that sleeps for itself; nothing is left over.
+/// A thousand messages each way, with one driver that sleeps itself; nothing is left.
 #[test]
 fn a_driver_of_one_adapter_connects_it_with_itself_and_sleeps_by_its_clock() {
     let fabric = Fabric::pair(1);
@@ -657,7 +657,7 @@ fn a_driver_of_one_adapter_connects_it_with_itself_and_sleeps_by_its_clock() {
     assert_eq!(pool.available(), 4);
 }
 
-/// The peer's bytes are where it wrote them. What the buffer had before is no message of anybody's.
+/// The peer's bytes are where it wrote them. The buffer's old bytes are not taken as a message.
 #[test]
 fn a_receive_that_a_write_with_immediate_data_uses_up_has_no_bytes() {
     let fabric = Fabric::pair(1);
@@ -735,7 +735,7 @@ fn a_receive_that_a_write_with_immediate_data_uses_up_has_no_bytes() {
     drop(elsewhere);
 }
 
-/// A task for each request that waits for the end of the connection meanwhile, as servers do.
+/// One task for each request, which then waits for the end of the connection, as in servers.
 #[test]
 fn a_future_that_is_dropped_takes_its_waker_along() {
     let both_sides = Both::new();

@@ -1,5 +1,5 @@
-//! A program of two threads, each with an adapter of its own by name, on the fabric of its process: they block in
-//! waits and give each other no turns, as programs do that know nothing of simulators.
+//! A program with two threads, each with an adapter of its own by name, on the fabric of its process. They block in
+//! waits and give each other no turns, like programs that do not know about simulators.
 
 use std::net::IpAddr;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -74,7 +74,7 @@ impl End {
         assert!(is_it, "{event:?}");
     }
 
-    /// Waits until a message is there, and what was sent has gone.
+    /// Waits until a message has arrived, and the sent one has completed.
     fn exchanged(&mut self) -> u8 {
         let mut seen = 0;
         while seen != 3 {
@@ -105,7 +105,7 @@ fn server(name: &str, address: &Sender<IpAddr>) {
         .expect("accepts");
     end.established();
     for message in 0..MESSAGES {
-        // The answer to the one before has gone with it, but for the first.
+        // The answer to the previous message was sent with it, except the first time.
         if message == 0 {
             let event = end.event();
             assert!(matches!(event, Event::Dto(_)), "{event:?}");
@@ -136,7 +136,7 @@ fn client(name: &str, address: &Receiver<IpAddr>) {
     ia_close(end.ia, CloseFlags::Abrupt).expect("closes");
 }
 
-/// In a child, which has no other function on its fabric.
+/// In a child process, which has no other function on its fabric.
 #[test]
 fn two_threads_connect_and_exchange_messages_by_blocking_waits() {
     if !super::descriptors::in_a_child(
@@ -173,7 +173,7 @@ fn a_wait_lasts_as_long_as_it_says() {
     assert!(times_out("sim:in-real-time", patience) >= patience);
 }
 
-/// An hour takes less than what a test may take.
+/// An hour of virtual time takes less real time than a test may take.
 #[test]
 fn a_wait_in_virtual_time_takes_none_where_a_name_asks_for_that() {
     let hour = Duration::from_secs(3600);

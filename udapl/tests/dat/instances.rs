@@ -1,5 +1,5 @@
-//! Several instances of one adapter: queues, objects and events of their own; the port, memory and the connection
-//! manager in common.
+//! Several instances of one adapter. Each has its own queues, objects and events; they share the port, memory and the
+//! connection manager.
 
 use std::thread;
 use std::time::Duration;
@@ -17,11 +17,11 @@ use crate::support::{A, B, LONG, NONE, Pair, PairConfig, attributes, pattern, re
 
 const ELSEWHERE: ConnQual = ConnQual::service_id(0x1_0000_0777);
 
-/// Qualifiers beside it.
+/// Returns a nearby qualifier.
 const fn beside(at: u64) -> ConnQual {
     ConnQual::service_id(ELSEWHERE.0 + at)
 }
-/// DAT_TIMEOUT: a look.
+/// A timeout of 0: one look.
 const NOW: Timeout = Timeout::from_micros(0);
 
 /// An instance with one EVD for everything, an endpoint, and memory.
@@ -63,7 +63,7 @@ impl Instance {
         }
     }
 
-    /// One more of the same adapter.
+    /// Opens another instance of the same adapter.
     fn another(&self) -> Self {
         let adapter = Adapter::of(&self.ia);
         Self::new(adapter.instance(IaConfig::default()).expect("an instance"))
@@ -89,7 +89,7 @@ impl Instance {
     }
 }
 
-/// A world of two functions, and instances of each.
+/// A world of two functions, with several instances of each.
 struct Instances {
     pair: Pair,
     of: [Vec<Instance>; 2],
@@ -107,7 +107,7 @@ impl Instances {
         Self { pair, of }
     }
 
-    /// Everybody's software has a turn, and time a step.
+    /// Gives all instances' software a turn, and advances time.
     fn pump(&mut self) {
         for instance in self.of.iter_mut().flatten() {
             instance.ia.progress();
@@ -150,7 +150,7 @@ impl Instances {
         }
     }
 
-    /// Writes from an instance of A into the memory of one of B, and sees that it is there.
+    /// Writes from an instance of A into the memory of one of B, and checks the bytes.
     fn write(&mut self, a: usize, b: usize, seed: u64) {
         let data = pattern(seed, BYTES);
         self.of[A][a].memory.write_from(0, &data).expect("inside");
@@ -196,7 +196,7 @@ fn each_instance_has_connections_and_traffic_of_its_own() {
     all.pair.assert_no_complaints();
 }
 
-/// The other instances go on, and the function is there as long as one of them.
+/// The other instances go on, and the function exists as long as one of them.
 #[test]
 fn an_adapter_is_closed_with_its_last_instance() {
     let mut all = Instances::new([2, 2]);
@@ -232,7 +232,7 @@ fn an_adapter_is_closed_with_its_last_instance() {
     assert!(matches!(again, Err(OpenError::Closed { .. })));
 }
 
-/// What an instance that is gone had for itself is the next one's: the device makes nothing new.
+/// A later instance reuses the resources of a closed one: the device creates nothing new.
 #[test]
 fn instances_that_come_and_go_use_no_more_of_the_device() {
     let all = Instances::new([1, 0]);
@@ -324,7 +324,8 @@ fn requests_to_a_shared_service_point_are_spread_over_its_instances() {
     assert_eq!(arrived, [2; 4]);
 }
 
-/// One registration of memory leads to another instance's only by a key of its own, and ends alone.
+/// Memory registered by one instance is accessible through another only by a key of its own, which is freed on its
+/// own.
 #[test]
 fn memory_is_every_instances_and_a_key_is_one_instances() {
     let mut all = Instances::new([1, 2]);
@@ -340,7 +341,7 @@ fn memory_is_every_instances_and_a_key_is_one_instances() {
         .expect("the adapter's memory");
     assert_ne!(second.rmr_context, first.rmr_context);
     ia.lmr_free(second.lmr).expect("freed");
-    // Nor can a connection of the first use what the second one had.
+    // A connection of the first instance cannot use the second one's key.
     all.write(0, 0, 9);
     let target = RmrTriplet {
         rmr_context: second.rmr_context,
@@ -357,7 +358,7 @@ fn memory_is_every_instances_and_a_key_is_one_instances() {
     );
 }
 
-/// Its peers hear of it, and nothing of it is left, while the others' device goes on.
+/// Its peers get an event, nothing of it is left, and the others' device goes on.
 #[test]
 fn an_instance_that_is_dropped_ends_alone() {
     let mut all = Instances::new([2, 2]);
@@ -378,7 +379,7 @@ fn an_instance_that_is_dropped_ends_alone() {
     all.pair.assert_no_complaints();
 }
 
-/// What another instance puts into its tray while it is about to sleep keeps it from sleeping.
+/// Work that another instance queues for it while it is about to sleep prevents the sleep.
 #[test]
 fn a_call_from_another_instance_is_not_slept_over() {
     let mut all = Instances::new([1, 0]);
@@ -392,12 +393,12 @@ fn a_call_from_another_instance_is_not_slept_over() {
         .wait(begun + 1_000_000_000)
         .expect("alive");
     assert_eq!((woken, ia.provider().now() - begun), (true, 0));
-    // And once is enough.
+    // It prevents only one sleep.
     let woken = ia.provider_mut().wait(begun + 1_000_000).expect("alive");
     assert_eq!((woken, ia.provider().now() - begun), (false, 1_000_000));
 }
 
-/// An instance that is made later knows what the device has said before.
+/// An instance that is opened later knows the device's state from earlier events.
 #[test]
 fn a_later_instance_knows_that_the_link_has_come_up() {
     let fabric = Fabric::pair(1);
@@ -463,7 +464,7 @@ fn a_dead_device_has_no_more_instances() {
     assert!(matches!(again, Err(OpenError::BringUp { .. })));
 }
 
-/// What has arrived for an instance that ends, and is for any of several, is another's.
+/// Events that arrive through a closed instance, for any of several instances, go to another one.
 #[test]
 fn a_request_that_an_instance_leaves_behind_is_for_another_that_listens_there() {
     let mut all = Instances::new([1, 2]);
@@ -474,7 +475,7 @@ fn a_request_that_an_instance_leaves_behind_is_for_another_that_listens_there() 
     }
     let [a, b] = &mut all.of;
     a[0].connect(&b[0], ELSEWHERE);
-    // The second one takes it in for the first one, which ends without having looked.
+    // The second instance takes it in for the first one, which is closed before it looks.
     for _ in 0..100 {
         all.of[B][1].ia.progress();
         all.of[A][0].ia.progress();
@@ -500,14 +501,14 @@ fn every_instance_hears_of_the_end_of_the_device() {
     }
 }
 
-/// An instance that sleeps has its connection made, whoever takes in the datagrams.
+/// A sleeping instance's connection is established, whichever instance takes in the MADs.
 #[test]
 fn what_one_instance_takes_in_wakes_the_other() {
     let mut all = Instances::new([1, 2]);
     all.listen(0, ELSEWHERE);
     let [a, b] = &mut all.of;
     a[0].connect(&b[0], ELSEWHERE);
-    // The second instance of B is the only one that looks; it takes the request for the first one.
+    // Only the second instance of B looks; it takes in the request for the first one.
     for _ in 0..100 {
         all.of[B][1].ia.progress();
         all.of[A][0].ia.progress();
@@ -546,7 +547,7 @@ fn each_thread_has_an_instance() {
                 };
                 assert_eq!((done.cookie.0, done.status), (cookie, DtoStatus::Success));
                 if cookie % 50 == 0 {
-                    // Commands of several instances, in flight together.
+                    // Commands of several instances are in flight together.
                     let lmr = from
                         .ia
                         .lmr_create(from.memory.clone(), from.pz, MemPrivFlags::all());

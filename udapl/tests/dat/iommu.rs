@@ -1,8 +1,8 @@
-//! What the IOMMU keeps from the device.
+//! Protection by the IOMMU.
 //!
-//! Keys are the device's own protection; mappings are the machine's. A key that outlives the mapping behind it, as a
-//! driver's bug or a confused device would have it, reaches nothing: the access is refused, the connection that wanted
-//! it ends with an error, and the memory keeps its bytes.
+//! Keys are the device's own protection; mappings are the machine's. If a key outlives its mapping, by a driver's bug
+//! or a broken device, it gives no access: the access is refused, the connection that tried it ends with an error,
+//! and the memory is unchanged.
 
 use driver::{Iova, SharedMemory};
 use hw_mlx::mkey::{self, KeyRequest};
@@ -11,7 +11,7 @@ use udapl::{ConnectionEventKind, DtoCookie, DtoStatus, EpState, MemPrivFlags, Rm
 use crate::support::{A, B, NONE, Pair, pattern};
 
 const BYTES: usize = 4096;
-/// Far from where the arena is.
+/// Far from the arena.
 const IOVA: u64 = 0x70_0000_0000;
 const KEY: KeyRequest = KeyRequest {
     pd: 0,
@@ -65,7 +65,7 @@ fn memory_that_is_no_longer_mapped_is_out_of_the_devices_reach_whatever_its_keys
         .ep_post_rdma_write(ep, &[source.all()], DtoCookie(2), &target, NONE)
         .expect("a write");
     let refused = pair.wait_request(A);
-    // Whether the key or the machine behind it is to blame is more than the peer is told.
+    // The peer does not learn whether the key or the mapping was missing.
     assert!(
         matches!(
             refused.status,

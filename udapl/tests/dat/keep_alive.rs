@@ -1,7 +1,7 @@
-//! Keep-alive: however a program posts, and however its peer dies, the death is noticed in time.
+//! Keep-alive: for every kind of post and every kind of death, the peer's death is noticed in time.
 //!
-//! Each cell of the table is a connection. One side posts requests of one kind, which complete, and posts nothing more.
-//! Then its peer dies. The time is from the death to the event, in virtual time.
+//! Each cell of the table is a connection. One side posts requests of one kind, which complete, and posts nothing
+//! more. Then its peer dies. The test measures the virtual time from the death to the event.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -21,10 +21,10 @@ const UNSIGNALLED: CompletionFlags = CompletionFlags::UNSIGNALLED;
 const INTERVAL: Duration = Duration::from_millis(500);
 /// 67 ms.
 const ACK_TIMEOUT: u8 = 14;
-/// Twice the interval and eight attempts of an ACK timeout each, as docs/reconnecting.md says; and what the last wait
-/// rounds up.
+/// Twice the interval and eight attempts of one ACK timeout each, as in docs/reconnecting.md, plus the rounding of
+/// the last wait.
 const PROMISED: Duration = Duration::from_millis(2 * 500 + 8 * 68 + 10);
-/// Requests that a program posts at a time.
+/// Number of requests posted at a time.
 const SOME: u64 = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,7 +36,7 @@ enum Request {
     Write,
     Read,
     FetchAdd,
-    /// As many Writes as the queue holds.
+    /// As many RDMA Writes as the queue holds.
     Full,
 }
 
@@ -53,9 +53,9 @@ const REQUESTS: [Request; 8] = [
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Death {
-    /// The process of the peer is gone: its function is reset.
+    /// The peer's process was killed: its function is reset.
     Killed,
-    /// The peer's function is pulled out.
+    /// The peer's function is removed.
     Removed,
     /// The cable is cut.
     Cut,
@@ -65,7 +65,7 @@ const DEATHS: [Death; 3] = [Death::Killed, Death::Removed, Death::Cut];
 
 struct Scene {
     pair: Pair,
-    /// Who goes on.
+    /// The surviving side.
     side: usize,
     near: Buffer,
     far: Buffer,
@@ -109,7 +109,7 @@ impl Scene {
         }
     }
 
-    /// The other side has receives.
+    /// Posts receives at the other side.
     fn receives(&mut self) {
         let (other, place) = (1 - self.side, self.far.all());
         for cookie in 0..SOME {
@@ -177,7 +177,7 @@ impl Scene {
         }
     }
 
-    /// The survivor waits for its next connection event, at most so long. How long that took.
+    /// Waits for the survivor's next connection event, up to a limit. Returns the event and the time it took.
     fn next_event(&mut self, longest: Duration) -> Option<(Kind, Duration)> {
         let side = &mut self.pair.sides[self.side];
         let (connect, begun) = (side.connect, self.pair.fabric.sim.clock().now());
@@ -196,7 +196,7 @@ impl Scene {
         side.ia.ep_end_cause(side.ep).expect("an EP")
     }
 
-    /// Completions of the survivor's requests that it can see.
+    /// Takes the survivor's visible completions and returns their number.
     fn completions(&mut self) -> usize {
         let side = &mut self.pair.sides[self.side];
         let request = side.request;
@@ -250,8 +250,8 @@ fn the_death_of_a_peer_is_noticed_whatever_was_posted_and_however_it_dies() {
     }
 }
 
-/// The card of a process that is stopped answers for it, as it does for one that is busy: nobody can tell the two apart
-/// but by messages.
+/// A stopped process looks like a busy one: its card answers for it. Only messages of the program can tell the two
+/// apart.
 #[test]
 fn a_peer_that_is_stopped_is_not_taken_for_dead() {
     for flags in [NONE, SUPPRESS] {
@@ -262,8 +262,8 @@ fn a_peer_that_is_stopped_is_not_taken_for_dead() {
     }
 }
 
-/// What a trial takes is its own: all places of the queue stay the program's, and it sees no completion that is not its
-/// own.
+/// A keep-alive probe uses its own resources: the program keeps all slots of the queue, and sees no completion but
+/// its own.
 #[test]
 fn trials_take_nothing_of_the_program_and_are_not_seen() {
     for flags in [NONE, SUPPRESS] {
@@ -285,7 +285,7 @@ fn trials_take_nothing_of_the_program_and_are_not_seen() {
     }
 }
 
-/// A peer without a receive answers: the retries that were asked for go on, and no trial ends them.
+/// A peer without a receive answers: the requested RNR retries go on, and no probe ends them.
 #[test]
 fn a_peer_that_is_slow_to_post_a_receive_is_waited_for() {
     for flags in [NONE, SUPPRESS] {
@@ -311,7 +311,7 @@ fn a_peer_that_is_slow_to_post_a_receive_is_waited_for() {
         let place = scene.near.part(0, 8);
         scene.pair.post_send(A, &[place], 1, flags).expect("room");
         assert_eq!(scene.next_event(Duration::from_secs(20)), None);
-        // It takes the message in the end, and the connection is as good as before.
+        // It takes the message in the end, and the connection is unchanged.
         scene.receives();
         scene.pair.run_for(100);
         assert_eq!(scene.pair.wait_recv(B).transferred_length, 8);

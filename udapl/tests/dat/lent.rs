@@ -1,6 +1,6 @@
-//! Memory of the program's own: lent as a whole, and in pieces.
+//! Memory of the program, lent as a whole and in pieces.
 
-// UNSAFETY: memory of the tests' own is lent.
+// UNSAFETY: lends memory of the tests to the device.
 #![expect(unsafe_code, reason = "memory of the tests' own is lent")]
 
 use std::num::NonZeroUsize;
@@ -19,7 +19,7 @@ use crate::support::{A, B, Buffer, NONE, Pair, pattern, refused};
 const PIECE: usize = 4096;
 const PIECES: usize = 16;
 
-/// Whole pages that nobody else has, and that nobody frees: a program's heap.
+/// Whole pages of this test that are never freed, like a program's heap.
 #[derive(Clone, Copy)]
 struct Heap(*mut u8);
 
@@ -29,34 +29,35 @@ impl Heap {
         Self(bytes.wrapping_add(bytes.align_offset(PIECE)))
     }
 
-    /// Pages of a mapping of their own, at a new place or at that of others.
+    /// Maps new pages, at a new address or in place of others.
     fn mapped(at: Option<Self>) -> Self {
         let place = at.and_then(|at| NonZeroUsize::new(at.0.addr()));
         let fixed = place.map_or(MapFlags::empty(), |_| MapFlags::MAP_FIXED);
         let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         let bytes = NonZeroUsize::new(PIECE).expect("some");
-        // SAFETY: a fixed place is that of pages of the test's own, which are looked at by copies alone.
+        // SAFETY: a fixed address is that of the test's own pages, which are accessed by copies only.
         let made = unsafe { mmap_anonymous(place, bytes, access, MapFlags::MAP_PRIVATE | fixed) };
         Self(made.expect("a mapping").as_ptr().cast())
     }
 
     fn unmap(self) {
         let base = NonNull::new(self.0.cast()).expect("an address");
-        // SAFETY: pages of the test's own, which are not looked at any more.
+        // SAFETY: the test's own pages, which are not accessed any more.
         unsafe { munmap(base, PIECE) }.expect("unmapped");
     }
 
     fn lend(self, pair: &Pair, offset: usize, bytes: usize) -> Arc<LentMemory> {
         let function = pair.sides[B].ia.provider().hca().function();
         let at = self.0.wrapping_add(offset);
-        // SAFETY: the heap is looked at by copies alone, and there for ever, but where a test breaks that on purpose.
+        // SAFETY: the heap is accessed by copies only, and never freed, except where a test breaks this contract on
+        // purpose.
         let lent = unsafe { LentMemory::new(function, at, bytes) };
         lent.expect("a mapping")
     }
 
     fn read(self, offset: usize, bytes: usize) -> Vec<u8> {
         (offset..offset + bytes)
-            // SAFETY: inside the heap; a device that writes meanwhile writes whole bytes.
+            // SAFETY: inside the heap; a device that writes at the same time writes whole bytes.
             .map(|at| unsafe { self.0.wrapping_add(at).read_volatile() })
             .collect()
     }
@@ -88,8 +89,8 @@ impl Pair {
     }
 }
 
-/// `dma_entry_limit` of Linux `vfio_iommu_type1` allows 65,535 mappings; a key has its own bounds (PRM, "Memory Key
-/// Context").
+/// `dma_entry_limit` of Linux `vfio_iommu_type1` allows 65,535 mappings; a key covers only its own range (PRM,
+/// "Memory Key Context").
 #[test]
 fn pieces_of_a_heap_take_no_mapping_of_their_own_and_their_keys_reach_no_further() {
     let mut pair = Pair::connected();
@@ -111,7 +112,7 @@ fn pieces_of_a_heap_take_no_mapping_of_their_own_and_their_keys_reach_no_further
     assert_eq!(heap.read(0, 3 * PIECE), vec![0; 3 * PIECE]);
     assert_eq!(heap.read(4 * PIECE, PIECE), vec![0; PIECE]);
 
-    // The end of the whole is not theirs; the mapping stays as long as one of them does.
+    // Freeing the whole does not free them; the mapping stays as long as one of them.
     pair.sides[B].ia.lmr_free(whole.lmr).expect("freed");
     assert_eq!(pair.mappings_left(), before - 1);
     assert_eq!(pair.write_to(pieces[5], 0, &source), DtoStatus::Success);
@@ -128,8 +129,8 @@ fn pieces_of_a_heap_take_no_mapping_of_their_own_and_their_keys_reach_no_further
     assert_eq!(pair.mappings_left(), before);
 }
 
-/// The bind of an RMR that is gone changes nothing, but while the device may still come to it the region's key has to
-/// live; and a key that lives opens the memory to every peer that has it.
+/// A bind of a freed RMR changes nothing. But while the device may still execute it, the region's key must exist; and
+/// an existing key opens the memory to every peer that knows it.
 #[test]
 fn memory_that_a_bind_on_its_way_still_names_is_not_given_back() {
     let mut pair = Pair::binding();
@@ -143,7 +144,7 @@ fn memory_that_a_bind_on_its_way_still_names_is_not_given_back() {
         virtual_address: region.registered_address,
         segment_length: region.registered_size,
     };
-    // The bind waits for the read before it, which takes its time.
+    // The bind waits for the read before it, which takes time.
     pair.set_delay(500);
     pair.post_read(B, &[near.all()], 1, &far, NONE)
         .expect("there is room");
@@ -159,7 +160,7 @@ fn memory_that_a_bind_on_its_way_still_names_is_not_given_back() {
     for _ in 0..2 {
         pair.wait_event(B, pair.sides[B].request);
     }
-    // The bind has failed, since the device knows no such window any more.
+    // The bind has failed, because the device does not have the window any more.
     pair.sides[B]
         .ia
         .lmr_free(region.lmr)
@@ -170,14 +171,14 @@ fn memory_that_a_bind_on_its_way_still_names_is_not_given_back() {
 
 fn has_userfaultfd() -> bool {
     const USER_MODE_ONLY: libc::c_int = 1;
-    // SAFETY: it takes flags, and makes a descriptor.
+    // SAFETY: the call takes flags and returns a descriptor.
     let made = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | USER_MODE_ONLY) };
-    // The descriptor is left open: there is one.
+    // The descriptor stays open; there is only one.
     made >= 0
 }
 
-/// A program that breaks its promise about the memory: the peer has an access error, the program lives, and other pages
-/// at the address are nobody's.
+/// A program breaks its contract and unmaps the memory: the peer gets an access error, the program lives, and new
+/// pages at the address stay unchanged.
 #[test]
 fn memory_that_was_unmapped_or_replaced_under_its_region_is_an_access_error() {
     for is_replaced in [false, true] {

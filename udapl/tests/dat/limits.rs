@@ -1,5 +1,5 @@
-//! Where things end: full queues, wrapped rings, messages of nothing, of a GiB, and of every awkward length, offset
-//! and number of segments in between.
+//! Limits: full queues, wrapped rings, messages of 0 bytes, of 1 GiB, and of odd lengths, offsets and numbers of
+//! segments in between.
 
 use hw_sim::{Faults, LinkFaults};
 use udapl::fabric::Fabric;
@@ -13,14 +13,14 @@ use crate::support::{
     A, B, Buffer, CONN_QUAL, LONG, NONE, Pair, PairConfig, attributes, pattern, refused, wire,
 };
 
-/// An I/O vector of nothing, typed.
+/// An empty I/O vector, with its type.
 const EMPTY: &[LmrTriplet] = &[];
-/// More than the 16-bit counters of rings and entries can say.
+/// More than the 16-bit counters of rings and entries can hold.
 const MANY: u64 = (1 << 16) + 5_000;
-/// What memory holds that nobody should have written.
+/// Fill byte of memory that must not be written.
 const UNTOUCHED: u8 = 0xa5;
 
-/// The three ways to move bytes from A to B or back.
+/// The ways to move bytes from A to B or back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Send,
@@ -40,14 +40,14 @@ fn config(change: impl Fn(&IaAttr, &mut EpAttr)) -> PairConfig {
         attr: [Some(attr); 2],
         evd_qlen,
         event_log: false,
-        // Doorbells are counted: those of the endpoints alone.
+        // Doorbells are counted: without the network's there are only those of the endpoints.
         options: [A, B].map(|side| Fabric::options(side).network(false)),
         ..PairConfig::default()
     }
 }
 
 impl Pair {
-    /// Moves the bytes of `near` (of A) and `far` (of B), one to the other, as `kind` does, and takes all completions.
+    /// Moves the bytes between `near` (of A) and `far` (of B), by `kind`, and takes all completions.
     #[track_caller]
     fn transfer(&mut self, kind: Kind, near: &[LmrTriplet], far: &Buffer, at: usize, bytes: usize) {
         match kind {
@@ -69,7 +69,7 @@ impl Pair {
         assert_eq!(done.transferred_length, bytes as u64, "{kind:?}");
     }
 
-    /// As [`Pair::transfer`] with one segment, and looks at every byte of both buffers afterwards.
+    /// Like [`Pair::transfer`] with one segment; then checks every byte of both buffers.
     #[track_caller]
     fn transfer_exactly(
         &mut self,
@@ -208,7 +208,7 @@ fn a_queue_takes_exactly_its_number_of_receives_and_a_refused_one_leaves_no_trac
             );
             full(pair.post_recv(B, EMPTY, 777, NONE), Subtype::ResourceTep);
         }
-        // A slot is free when its message has come, and then one, for as long as one likes.
+        // A slot is free when its message has arrived; then one more can be posted, any number of times.
         for cookie in 0..limit + 3 {
             pair.post_send(A, &[from.all()], 0, NONE).expect("posted");
             pair.expect_request(A, 0, DtoStatus::Success);
@@ -261,7 +261,7 @@ fn an_srq_takes_exactly_its_number_of_buffers_and_a_refused_one_leaves_no_trace(
             full(shared.post(EMPTY, 777), Subtype::ResourceSrq);
         }
         assert_eq!(shared.counts(), (limit, limit));
-        // The buffers come out in whatever order; each of them once.
+        // The buffers complete in any order, each of them once.
         let mut seen = vec![false; limit as usize];
         for message in 0..limit as usize {
             shared
@@ -307,7 +307,7 @@ fn creating_more_than_the_adapter_has_is_refused_and_what_it_has_is_given() {
             Subtype::Arg6
         );
     }
-    // Everything at once.
+    // All limits at once.
     let all = EpAttr {
         max_request_dtos: ia.max_dto_per_ep,
         max_recv_dtos: ia.max_dto_per_ep,
@@ -332,12 +332,12 @@ fn creating_more_than_the_adapter_has_is_refused_and_what_it_has_is_given() {
     pair.assert_no_complaints();
 }
 
-/// Eight bytes that say which message this is.
+/// Returns eight bytes with the number of the message.
 fn number(at: u64) -> [u8; 8] {
     at.to_be_bytes()
 }
 
-/// Requests in flight at a time: more than one, and no divisor of a ring.
+/// Number of requests in flight: more than one, and not a divisor of a ring's size.
 const BATCH: u64 = 29;
 
 /// Clauses: SEND-16, SEND-R4, RECV-R5.
@@ -355,7 +355,7 @@ fn sends_and_receives_survive_the_wrap_of_every_counter() {
         }
         for at in batch.clone() {
             from.write(slot(at), &number(at));
-            // Work queue entries of one, two and three blocks, so that the end of the ring falls inside some.
+            // WQEs of one, two and three blocks, so that some wrap around the end of the ring.
             let whole = from.part(slot(at), 8);
             let pieces: Vec<_> = match at % 11 {
                 0 => (0..8).map(|byte| from.part(slot(at) + byte, 1)).collect(),
@@ -376,7 +376,7 @@ fn sends_and_receives_survive_the_wrap_of_every_counter() {
     pair.assert_no_complaints();
 }
 
-/// Writes or reads [`MANY`] times, eight bytes at a time.
+/// Writes or reads [`MANY`] times, eight bytes each.
 fn wrap(kind: Kind) {
     let mut pair = Pair::connected_with(&config(|_, _| {}));
     let (near, far) = (pair.buffer(A, 8 * 64), pair.buffer(B, 8 * 64));
@@ -568,7 +568,7 @@ fn as_many_segments_as_the_adapter_has_go_out_and_come_in_odd_and_misaligned() {
     assert!(counts.iter().all(|&count| count >= 16), "{counts:?}");
     let (near, far) = (pair.buffer(A, 100_000), pair.buffer(B, 100_000));
     for (kind, count) in KINDS.into_iter().zip(counts) {
-        // Pieces of odd length at odd addresses, backwards through the buffer, as many as there may be.
+        // Pieces of odd length at odd addresses, backwards through the buffer, as many as allowed.
         let pieces: Vec<(usize, usize)> = (0..count as usize)
             .map(|at| (97_001 - at * 3_002, 2 * at * at + 1))
             .collect();
@@ -577,7 +577,7 @@ fn as_many_segments_as_the_adapter_has_go_out_and_come_in_odd_and_misaligned() {
             .map(|&(at, bytes)| near.part(at, bytes))
             .collect();
         let total: usize = pieces.iter().map(|(_, bytes)| bytes).sum();
-        // And the other side's, when it has any: the same lengths the other way round.
+        // And the other side's, if it has any: the same lengths in reverse.
         let sinks: Vec<(usize, usize)> = pieces
             .iter()
             .enumerate()
@@ -627,7 +627,7 @@ fn as_many_segments_as_the_adapter_has_go_out_and_come_in_odd_and_misaligned() {
     pair.assert_no_complaints();
 }
 
-/// Bytes the host can give without trouble, if it says.
+/// Returns the bytes of memory available on the host, if known.
 fn memory_available() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text
@@ -652,7 +652,7 @@ fn a_message_of_a_gibibyte_arrives_whole_and_one_byte_more_is_refused() {
     }
     let mut pair = Pair::connected_with(&config);
     assert_eq!(pair.sides[A].ia.query().ia.max_message_size, GIB as u64);
-    // Sixteen overlapping pieces of one buffer, each of them a little further on, are the message.
+    // The message consists of sixteen overlapping pieces of one buffer, each at a slightly larger offset.
     let (from, to) = (pair.buffer(A, PIECE + 64 * 1024), pair.buffer(B, GIB));
     let start = |piece: usize| piece * 4_001;
     for page in (0..from.bytes).step_by(4096) {
@@ -667,7 +667,7 @@ fn a_message_of_a_gibibyte_arrives_whole_and_one_byte_more_is_refused() {
     let done = pair.expect_request(A, 8, DtoStatus::Success);
     assert_eq!(done.transferred_length, GIB as u64);
     for piece in 0..16 {
-        // Both edges of each piece, and a page in each MiB.
+        // Check both edges of each piece, and a page in each MiB.
         for at in (0..PIECE).step_by((1 << 20) - 4096).chain([PIECE - 4096]) {
             let at = at.min(PIECE - 4096);
             assert_eq!(
@@ -740,7 +740,7 @@ fn buffers_may_straddle_pages_anywhere() {
     pair.assert_no_complaints();
 }
 
-/// Options of both sides with ports that take RDMA packets of `128 << code` bytes.
+/// Returns options of both sides with ports that take RDMA packets of `128 << code` bytes.
 fn with_mtu(codes: [u32; 2]) -> [OpenOptions; 2] {
     [A, B].map(|side| {
         let mut options = Fabric::options(side);
@@ -749,7 +749,7 @@ fn with_mtu(codes: [u32; 2]) -> [OpenOptions; 2] {
     })
 }
 
-/// Payloads of the packets of one kind of operation that were on the wire.
+/// Returns the payload sizes of the packets of one kind of operation on the wire.
 fn payloads(pair: &Pair, kind: Kind) -> Vec<usize> {
     let (to, name) = match kind {
         Kind::Send => (B, "Send"),
@@ -857,7 +857,7 @@ fn sides_with_different_mtus_connect_with_the_smaller_or_not_at_all() {
         .expect("connects");
         let Some(Event::ConnectionRequest(request)) = pair.poll_event(B, pair.sides[B].cr, 1000)
         else {
-            // Refused by B's provider: larger packets than its port takes.
+            // B's provider refuses them: larger packets than its port takes.
             assert!(codes[A] > codes[B], "{codes:?}");
             pair.expect_connection(A, ConnectionEventKind::NonPeerRejected);
             continue;

@@ -1,4 +1,4 @@
-//! Regions: what they are made of, what they tell, and how they end.
+//! Regions: their sources, their queries, and their end.
 
 use udapl::{
     CloseFlags, DtoCookie, DtoStatus, LmrParam, MemPrivFlags, MemType, PageSize, ReturnType,
@@ -12,7 +12,7 @@ use crate::support::{A, B, Buffer, NONE, Pair, PairConfig, Side, pattern, refuse
 const ID: [u8; 40] = *b"forty bytes, and every one of them count";
 
 impl Pair {
-    /// A region under the memory of another one.
+    /// Registers the memory of another region again.
     fn same_memory(&mut self, side: usize, buffer: &Buffer, rights: MemPrivFlags) -> Buffer {
         let pz = self.sides[side].pz;
         let lmr = self.sides[side]
@@ -89,7 +89,7 @@ fn a_region_of_a_region_is_the_same_memory_under_its_own_zone_and_rights() {
         (param.registered_address, param.registered_size),
         (whole.lmr.registered_address, 256)
     );
-    // The two live and die apart.
+    // The two regions are freed independently.
     pair.sides[B].ia.lmr_free(whole.lmr.lmr).expect("freed");
     pair.expect_readable(&readable.all_remote(), &pattern(5, 256));
     pair.expect_no_access(Rdma::Write, &readable.all_remote());
@@ -179,7 +179,8 @@ fn a_region_an_rmr_is_bound_to_stays() {
     pair.assert_no_complaints();
 }
 
-/// Every adapter counts its I/O addresses from the same start: a key made of another's memory would mean other bytes.
+/// Every adapter starts its I/O addresses at the same value: a key made of another adapter's memory would mean other
+/// bytes.
 #[test]
 fn memory_of_another_adapter_is_refused_by_name() {
     let pair = Pair::unconnected(&PairConfig::default());
@@ -205,7 +206,7 @@ fn memory_of_another_adapter_is_refused_by_name() {
         );
     }
     b.ia.lmr_create(own, b.pz, rights).expect("its own");
-    // Memory of an adapter that was closed is none of its next opening, which begins with I/O addresses of its own.
+    // After a close, the adapter's memory cannot be registered in its next opening, which has new I/O addresses.
     udapl::ia_close(a.ia, CloseFlags::Abrupt).expect("closes");
     let mut again = pair.fabric.open(A).expect("opens");
     let pz = again.pz_create().expect("a PZ");
@@ -245,8 +246,8 @@ fn memory_of_a_pool_is_registered_and_carries_data_as_any_other() {
     assert_eq!(to.read(0, 5000), pattern(3, 5000));
 }
 
-/// Two adapters that were opened with memory in common: what was allocated through one is registered on both, and each
-/// has keys of its own for it.
+/// Two adapters that were opened with shared memory: memory allocated through one is registered on both, and each has
+/// keys of its own for it.
 #[test]
 fn memory_in_common_is_registered_on_both_adapters_and_moves_between_them() {
     let mut config = PairConfig::default();
@@ -274,14 +275,14 @@ fn memory_in_common_is_registered_on_both_adapters_and_moves_between_them() {
         .expect("a write");
     assert_eq!(pair.wait_request(A).status, DtoStatus::Success);
     assert_eq!(memory.read(4096, 4096), Ok(pattern(3, 4096)));
-    // The end of one registration, and of the adapter that the memory came from, is not the other's.
+    // Freeing one registration, and closing the adapter that allocated the memory, does not affect the other.
     let Pair { fabric, sides, .. } = pair;
     let [a, mut b] = sides;
     udapl::ia_close(a.ia, CloseFlags::Abrupt).expect("closes");
     b.ia.lmr_query(to.lmr.lmr).expect("as it was");
     b.ia.lmr_create(memory.clone(), b.pz, rights)
         .expect("once more");
-    // Who comes back to the others finds it as it was.
+    // An adapter that is opened again with them can use the memory as before.
     let again = fabric.open_side(A, &config.options[A]);
     let mut again = again.expect("opens");
     let pz = again.pz_create().expect("a PZ");
@@ -290,7 +291,7 @@ fn memory_in_common_is_registered_on_both_adapters_and_moves_between_them() {
         .expect("what its earlier opening has allocated");
 }
 
-/// The low byte of a key is drawn: a key does not tell its neighbours, nor one opening the next one's.
+/// The low byte of a key is random: a key does not reveal its neighbours, nor one opening the keys of the next.
 #[test]
 fn variants_of_keys_are_drawn_and_a_seed_repeats_them() {
     let variants = |seed: Option<u64>| {

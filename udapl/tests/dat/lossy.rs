@@ -1,11 +1,11 @@
-//! Two endpoints over a wire that loses, repeats, delays, reorders and corrupts, from many seeds.
+//! Two endpoints over a wire that loses, duplicates, delays, reorders and corrupts frames, with many seeds.
 //!
-//! Both sides send, write and read at random, some of it with immediate data, and count at the other side. A model
-//! checks safety at every step: each DTO completes exactly once, in the order posted, with the bytes that were posted.
-//! The wire heals half-way through, and then everything must finish. The same seed gives the same event log, byte for
-//! byte.
+//! Both sides send, write and read at random, partly with immediate data, and add to a counter at the other side. A
+//! model checks safety at every step: each DTO completes exactly once, in the order of posting, with the posted
+//! bytes. Half-way through, the faults stop, and then everything must complete. The same seed gives the same event
+//! log, byte for byte.
 //!
-//! `SIM_SEED=N` runs one seed only; `cargo xtask sim --seed N` is that, and shows the event log.
+//! `SIM_SEED=N` runs one seed only; `cargo xtask sim --seed N` does that, and prints the event log.
 
 use std::collections::VecDeque;
 
@@ -17,15 +17,15 @@ use udapl::{ConnectionEventKind, DtoCookie, DtoDetail, DtoStatus, Event, MemPriv
 use crate::support::rdma::number;
 use crate::support::{self, A, B, Buffer, NONE, Pair, PairConfig};
 
-/// DTOs each side initiates.
+/// Number of DTOs that each side initiates.
 const WORK: u64 = 60;
-/// DTOs a side has in flight at most; each has a slot of its own in every buffer.
+/// Maximum number of DTOs in flight for each side; each has its own slot in every buffer.
 const WINDOW: usize = 8;
-/// Receives a side keeps posted.
+/// Number of receives that a side keeps posted.
 const RECEIVES: usize = 16;
-/// Longest message, and bytes of a slot.
+/// Size of a slot in bytes, and of the longest message.
 const SLOT: usize = 8 * 1024;
-/// Pumps (0.1 ms each) after which a run is stuck.
+/// Number of pumps (0.1 ms each) after which a run has failed.
 const PATIENCE: usize = 400_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ enum Kind {
     Send,
     Write,
     Read,
-    /// Send and RDMA Write, with the number of the work as immediate data.
+    /// Send and RDMA Write, with the DTO's number as immediate data.
     SendImmediate,
     WriteImmediate,
     /// Adds one to the peer's counter.
@@ -64,25 +64,25 @@ impl Work {
     }
 }
 
-/// What one side initiates and what it knows.
+/// The DTOs that one side initiates, and its expectations.
 struct Flow {
-    /// What is sent and written.
+    /// Source of sends and writes.
     source: Buffer,
-    /// Where its reads land.
+    /// Destination of its reads.
     sink: Buffer,
-    /// Where the peer's writes land.
+    /// Destination of the peer's writes.
     written: Buffer,
-    /// Where the peer's reads come from.
+    /// Source of the peer's reads.
     offered: Buffer,
-    /// Where the peer's sends land.
+    /// Destination of the peer's sends.
     inbox: Buffer,
     issued: u64,
     in_flight: VecDeque<Work>,
-    /// What the peer adds to.
+    /// Counter to which the peer adds.
     counter: Buffer,
-    /// How often this side has added to the peer's.
+    /// Number of additions by this side to the peer's counter.
     counted: u64,
-    /// What each receive is to tell, and the bytes in its buffer.
+    /// Expected detail and buffer contents of each receive.
     sent: VecDeque<(usize, DtoDetail, Vec<u8>)>,
     /// Number of the next receive to complete.
     next_receive: u64,
@@ -101,7 +101,7 @@ pub fn five_percent(of_each: u32) -> Faults {
     }
 }
 
-/// Runs one seed to its end; the event log.
+/// Runs one seed to its end. Returns the event log.
 fn run(seed: u64, faults: LinkFaults) -> Vec<u8> {
     let config = seeded(seed, faults);
     carried_out(Pair::unconnected(&config), seed)
@@ -114,13 +114,13 @@ pub fn seeded(seed: u64, faults: LinkFaults) -> PairConfig {
         ..PairConfig::default()
     };
     for options in &mut config.options {
-        // 4 ms instead of 537: the run is about losses, not about waiting.
+        // 4 ms instead of 537: the test is about losses, not about waiting.
         options.ia.transport.ack_timeout = Some(10);
     }
     config
 }
 
-/// Connects a pair, and has it do what the seed says; the event log.
+/// Connects a pair and executes the seed's actions. Returns the event log.
 pub fn carried_out(mut pair: Pair, seed: u64) -> Vec<u8> {
     pair.connect();
     let mut random = ChaCha8Rng::seed_from_u64(seed);
@@ -275,7 +275,7 @@ fn take_completions(pair: &mut Pair, side: usize, flows: &mut [Flow; 2]) {
         match work.kind {
             Kind::Send | Kind::SendImmediate => {}
             Kind::Count => {
-                // Once each, in order: what it was is how many came before.
+                // Once each, in order: the previous value is the number of earlier additions.
                 let before = number(own.counted);
                 assert_eq!(own.sink.read(work.slot(), 8), before, "{work:?}");
                 flows[side].counted += 1;
@@ -322,7 +322,7 @@ fn take_completions(pair: &mut Pair, side: usize, flows: &mut [Flow; 2]) {
     }
 }
 
-/// Two more seeds, new with every commit (`cargo xtask test` names it).
+/// Returns two more seeds, which change with every commit (`cargo xtask test` sets it).
 fn seeds_of_the_commit() -> Vec<u64> {
     let commit = std::env::var("SIM_COMMIT").unwrap_or_default();
     let word = |at: usize| u64::from_str_radix(commit.get(at..at + 8)?, 16).ok();

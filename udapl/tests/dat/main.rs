@@ -1,10 +1,10 @@
-//! DAT's calls over the simulated device, by object and by clause; some of the tests also on functions in this
-//! machine's slots.
+//! DAT's calls over the simulated device, by object and by clause. Some of the tests can also run on real functions
+//! of this machine.
 //!
-//! One program: a program for each file would be linked with the whole simulator each. What needs a process of its own
-//! has a program of its own beside this folder: `capi` (one table of handles, watched by ThreadSanitizer), `capi_fork`
-//! (it forks), `hotpath` (it counts allocations, and gives system calls up) and `log` (it listens to `tracing`, whose
-//! caches are the process's).
+//! One program, because a program for each file would link the whole simulator each time. Tests that need a process
+//! of their own are separate programs beside this folder: `capi` (one table of handles, watched by ThreadSanitizer),
+//! `capi_fork` (it forks), `hotpath` (it counts allocations, and disables system calls) and `log` (it listens to
+//! `tracing`, whose caches belong to the process).
 
 mod adapter;
 mod attended;

@@ -1,5 +1,5 @@
-//! Several posts behind one doorbell (`batch`, `srq_batch`), several events by one call (`evd_poll`). DAT 1.2 has
-//! neither: each does what the single calls do, in their order.
+//! Several posts with one doorbell (`batch`, `srq_batch`), several events in one call (`evd_poll`). DAT 1.2 has
+//! neither. Each works like the single calls, in the same order.
 
 use udapl::{
     CompletionFlags, DatError, DatResult, DtoCookie, DtoStatus, EpState, EvdFlags, Event,
@@ -15,7 +15,7 @@ fn doorbells(pair: &Pair) -> u64 {
     pair.fabric.report(A).send_doorbells
 }
 
-/// Cookies and statuses of the next `count` completions.
+/// Returns the cookies and statuses of the next `count` completions.
 fn completed(pair: &mut Pair, count: usize) -> Vec<(u64, DtoStatus)> {
     (0..count)
         .map(|_| pair.wait_request(A))
@@ -51,7 +51,7 @@ fn any_mix_of_requests_goes_out_in_its_order_behind_one_doorbell() {
     pair.assert_no_complaints();
 }
 
-/// What is not one segment without flags goes its own way, and none overtakes another.
+/// Posts with flags or several segments take another path; the order is kept.
 #[test]
 fn lists_and_flags_in_a_batch_stay_in_their_order() {
     let mut pair = Pair::connected();
@@ -149,7 +149,7 @@ fn nothing_rings_for_an_empty_batch_or_one_that_nobody_takes() {
     pair.assert_no_complaints();
 }
 
-/// The cookies of the next `count` receives.
+/// Returns the cookies of the next `count` receives.
 fn received(pair: &mut Pair, count: usize) -> Vec<u64> {
     (0..count).map(|_| pair.wait_recv(B).cookie.0).collect()
 }
@@ -167,7 +167,7 @@ fn receives_of_a_batch_are_told_of_at_its_end() {
     let posted = b.ia.batch(b.ep, |batch| {
         batch.recv(&[inbox.part(0, 64)], DtoCookie(1), NONE)?;
         batch.recv(&[inbox.part(64, 64)], DtoCookie(2), NONE)?;
-        // It finds no buffer, comes again, and finds one then.
+        // It finds no buffer, is retried, and then finds one.
         a.ia.ep_post_send(a.ep, &[from.all()], DtoCookie(7), NONE)?;
         fabric.pass_time();
         batch.recv(&[inbox.part(128, 64)], DtoCookie(3), NONE)
@@ -182,7 +182,7 @@ fn receives_of_a_batch_are_told_of_at_its_end() {
     pair.assert_no_complaints();
 }
 
-/// Lists of segments take the longer way, and tell of those before them, too.
+/// Lists of segments take the slow path, and ring for the posts before them, too.
 #[test]
 fn requests_and_receives_of_a_batch_keep_their_orders() {
     let mut pair = Pair::connected();
@@ -250,7 +250,7 @@ fn buffers_of_an_srq_come_by_many() {
     pair.assert_no_complaints();
 }
 
-/// The events of an EVD by `evd_poll`, `room` at a time.
+/// Takes the events of an EVD by `evd_poll`, `room` at a time.
 fn polled(pair: &mut Pair, room: usize) -> Vec<Event> {
     let evd = pair.sides[A].request;
     let mut places = vec![Event::NONE; room];
@@ -274,12 +274,12 @@ fn events_come_by_many_as_they_come_one_by_one() {
         let (from, to) = (pair.filled(A, 1, 64), pair.untouched(B, 64));
         assert_eq!(polled(&mut pair, room), []);
         for cookie in 0..20 {
-            // Of every four, two say nothing.
+            // Two of every four are suppressed.
             let flags = if cookie % 4 < 2 { SUPPRESS } else { NONE };
             pair.post_write(A, &[from.all()], cookie, &to.all_remote(), flags)
                 .expect("posted");
         }
-        // The last breaks the connection.
+        // The last one breaks the connection.
         pair.post_write(A, &[from.all()], 20, &to.remote(0, 64 + 4096), NONE)
             .expect("posted");
         for _ in 0..100 {
@@ -335,7 +335,7 @@ fn who_waits_is_not_polled_away_from() {
     );
 }
 
-/// As for who only dequeues: connections are looked after.
+/// As with single dequeues, the connections make progress.
 #[test]
 fn who_only_polls_an_empty_queue_still_connects() {
     let mut pair = Pair::connected();

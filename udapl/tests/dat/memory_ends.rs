@@ -1,8 +1,9 @@
-//! Memory access ends, or the function does: for every command that ends an object, and every way a device has not to
-//! do it, either the call fails and the object is what it was, or it succeeds and nobody reaches the memory any more.
+//! The end of memory access, or of the function. For every command that frees an object, and every way in which a
+//! device can fail it: either the call fails and the object is unchanged, or it succeeds and no peer can access the
+//! memory any more.
 //!
-//! Each cell frees an object of side B whose command meets a fault, then uses the memory for something else (a canary)
-//! and has side A, which was told the keys before, attack it.
+//! Each cell frees an object of side B while its command meets a fault. Then the program uses the memory for
+//! something else (a canary), and side A, which knows the old keys, attacks it.
 
 use std::time::Duration;
 
@@ -16,14 +17,14 @@ use udapl::{
 use crate::support::windows::{BOTH_WAYS, window};
 use crate::support::{A, B, Buffer, LONG, NONE, Pair};
 
-/// What the program keeps in the memory after the free.
+/// Contents of the memory after the free.
 const CANARY: &[u8; 32] = b"the program's own data, private!";
-/// What the peer would put there.
+/// Bytes that the peer tries to write.
 const LOOT: &[u8; 32] = b"WRITTEN BY A REMOTE PEER, GOTCHA";
-/// How long a command may take (`HcaConfig::command_timeout`), and what else a call may take.
+/// Time limit of a command (`HcaConfig::command_timeout`), and of everything else in a call.
 const LIMIT: Duration = Duration::from_secs(61);
 
-/// A way not to do a command.
+/// A way in which the device fails a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum How {
     RefusedOnce,
@@ -46,7 +47,7 @@ const WAYS: [How; 7] = [
 ];
 
 impl How {
-    /// The fault that does this to a command.
+    /// Returns the fault that fails a command in this way.
     fn fault(self, opcode: Opcode) -> Fault {
         let opcode = Some(opcode.0);
         let refused = |count| Fault::CommandFailure {
@@ -76,13 +77,13 @@ impl How {
         }
     }
 
-    /// The device says no, and nothing has changed.
+    /// Returns whether the device refuses the command and changes nothing.
     fn is_refusal(self) -> bool {
         matches!(self, Self::RefusedOnce | Self::RefusedForEver)
     }
 }
 
-/// An object of side B, and what ends it.
+/// An object of side B, and the call that frees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
     Lmr,
@@ -94,7 +95,7 @@ enum What {
     Pz,
 }
 
-/// Each object with each command that its end takes, and whether a refusal of it leaves the object at work.
+/// Each object with each command of its free, and whether the object still works after the command is refused.
 const ENDS: [(What, Opcode, bool); 9] = [
     (What::Lmr, Opcode::DESTROY_MKEY, true),
     (What::Rmr, Opcode::DESTROY_MKEY, true),
@@ -107,7 +108,7 @@ const ENDS: [(What, Opcode, bool); 9] = [
     (What::Pz, Opcode::DEALLOC_PD, true),
 ];
 
-/// What there is on side B, and what A knows of it.
+/// Objects of side B, and the keys that A knows.
 struct Scene {
     pair: Pair,
     what: What,
@@ -116,7 +117,7 @@ struct Scene {
     target: Buffer,
     inbox: Buffer,
     rmr: RmrHandle,
-    /// How A names the memory: by the key of the LMR, or by the window.
+    /// A's name of the memory: the key of the LMR, or the window.
     known: RmrTriplet,
     srq: SrqHandle,
     evd: EvdHandle,
@@ -165,7 +166,7 @@ impl Scene {
         }
     }
 
-    /// Ends the object.
+    /// Frees the object.
     fn end(&mut self) -> DatResult<()> {
         let lmr: LmrHandle = self.target.lmr.lmr;
         let side = &mut self.pair.sides[B];
@@ -190,7 +191,7 @@ impl Scene {
         sim.mend(&self.pair.fabric.function(B));
     }
 
-    /// The memory is the program's again, and A does to it what it can. What it achieved.
+    /// The program reuses the memory, and A attacks it. Returns the attacks that succeeded.
     fn attack(&mut self) -> Vec<&'static str> {
         let pair = &mut self.pair;
         self.target.write(0, CANARY);
@@ -200,7 +201,7 @@ impl Scene {
         let (ep, known) = (pair.sides[A].ep, self.known);
         let ia = &mut pair.sides[A].ia;
         let mut posted = 0;
-        // Before A hears of anything.
+        // Before A gets any event.
         for done in match self.what {
             What::Lmr | What::Rmr => vec![
                 ia.ep_post_rdma_read(self.second, &[booty.all()], DtoCookie(1), &known, NONE),
@@ -232,14 +233,14 @@ impl Scene {
             ("written", self.target.read(0, 32) != CANARY),
         ];
         for (what, reached) in reached {
-            // A is told what became of it.
+            // A gets the completion.
             assert_eq!(reached, done.contains(&what), "{what}: {done:?}");
         }
         done.sort_unstable();
         done
     }
 
-    /// What an attack on an object at work achieves.
+    /// Returns the attacks that succeed on a working object.
     fn loot(&self) -> &'static [&'static str] {
         match self.what {
             What::Lmr | What::Rmr => &["read", "written"],
@@ -248,7 +249,7 @@ impl Scene {
         }
     }
 
-    /// The object answers as one that exists.
+    /// Returns whether the object still exists.
     fn exists(&mut self) -> bool {
         let lmr = self.target.lmr.lmr;
         let side = &mut self.pair.sides[B];
@@ -271,7 +272,7 @@ impl Scene {
         }
     }
 
-    /// Whether side B has been told that its device is gone.
+    /// Returns whether side B's device has been reported dead.
     fn is_dead(&mut self) -> bool {
         let evd = self.pair.sides[B].ia.async_evd();
         self.pair.sides[B].ia.progress();
@@ -288,7 +289,7 @@ impl Scene {
     }
 }
 
-/// The rule, in one cell.
+/// Tests one cell.
 fn cell(what: What, opcode: Opcode, keeps: bool, how: How) -> Result<(), String> {
     let mut scene = Scene::new(what);
     let says = |text: &str| Err(format!("{what:?} {opcode:?} {how:?}: {text}"));
@@ -334,7 +335,7 @@ fn cell(what: What, opcode: Opcode, keeps: bool, how: How) -> Result<(), String>
     if dead == (how.is_refusal() || how == How::Slow) {
         return says(&format!("the device is dead: {dead}"));
     }
-    // However it went, closing is quick and leaves nothing.
+    // In every case closing is quick and leaves nothing.
     let Scene { pair, .. } = scene;
     let begun = pair.now();
     let [a, b] = pair.sides;
@@ -344,7 +345,7 @@ fn cell(what: What, opcode: Opcode, keeps: bool, how: How) -> Result<(), String>
         return says(&format!("closing took {took:?}: {:?}", closed.err()));
     }
     let report = pair.fabric.report(B);
-    // What a function tries that is no bus master any more is no fault of the driver's.
+    // Accesses of a function that is no bus master any more are no fault of the driver.
     let faults: Vec<_> = report
         .dma_faults
         .iter()
@@ -357,7 +358,7 @@ fn cell(what: What, opcode: Opcode, keeps: bool, how: How) -> Result<(), String>
     Ok(())
 }
 
-/// All cells of one object.
+/// Tests all cells of one object.
 #[track_caller]
 fn row(of: What) {
     let mut broken = Vec::new();
@@ -407,8 +408,8 @@ fn a_freed_zone_is_gone_or_its_free_fails() {
     row(What::Pz);
 }
 
-/// Who hears of the end of a connection has no call that could fail: the device is asked again, and if it will not, it
-/// ends.
+/// The end of a connection has no call that could fail: the driver sends the command again, and stops the device if
+/// it fails again.
 #[test]
 fn a_peers_disconnect_ends_access_or_the_function() {
     for (how, dies) in [
@@ -433,8 +434,7 @@ fn a_peers_disconnect_ends_access_or_the_function() {
     }
 }
 
-/// What nobody waits for is bounded too: a close has one time limit, however many objects there are and however slowly
-/// each goes.
+/// The close has a time limit, too: one limit for all objects, however many there are and however slow each is.
 #[test]
 fn an_abrupt_close_is_over_in_the_time_of_one_command_and_ends_all_access() {
     let late = |seconds| Fault::CommandDelay {
@@ -475,7 +475,7 @@ fn an_abrupt_close_is_over_in_the_time_of_one_command_and_ends_all_access() {
         assert!(took <= LIMIT, "{fault:?}: {took:?}");
         assert_eq!(report.dead.is_some(), dies, "{fault:?}: {report:?}");
         target.write(0, CANARY);
-        // A may have been told; if not it tries, and nobody answers.
+        // A may have got an event; otherwise it tries, and gets no answer.
         let written =
             a.ia.ep_post_rdma_write(a.ep, &[part], DtoCookie(1), &known, NONE);
         let read =
@@ -493,7 +493,8 @@ fn an_abrupt_close_is_over_in_the_time_of_one_command_and_ends_all_access() {
     }
 }
 
-/// A window that a failed bind left bound to something else is taken from it by a command, for which no call answers.
+/// A window that a failed bind has left bound to other memory is unbound by a command whose failure no call can
+/// report.
 #[test]
 fn a_window_that_cannot_be_unbound_ends_the_function() {
     for (how, dies) in [
@@ -515,7 +516,7 @@ fn a_window_that_cannot_be_unbound_ends_the_function() {
         );
         assert_eq!(scene.is_dead(), dies, "{how:?}");
         scene.mend();
-        // The window is bound to nothing: A's second connection does not get through it.
+        // The window is unbound: A's second connection cannot access memory through it.
         scene.target.write(0, CANARY);
         let booty = scene.pair.buffer(A, 32);
         let (second, known) = (scene.second, scene.known);
@@ -538,12 +539,12 @@ fn a_window_that_cannot_be_unbound_ends_the_function() {
     }
 }
 
-/// An LMR whose last window is just leaving it is in use until it has left.
+/// An LMR is in use until the unbind of its last window has completed.
 #[test]
 fn an_lmr_a_window_still_reaches_through_stays() {
     let mut scene = Scene::new(What::Rmr);
     let (rmr, elsewhere, lmr) = (scene.rmr, scene.inbox.all(), scene.target.lmr.lmr);
-    // Requests before the bind that are not done: A does not answer.
+    // Earlier requests that do not complete: A does not answer.
     scene.pair.cut();
     let far = scene.pair.buffer(A, 64);
     let near = scene.pair.buffer(B, 64);
@@ -563,7 +564,7 @@ fn an_lmr_a_window_still_reaches_through_stays() {
         .expect_err("the window still reaches through it");
     assert_eq!(refused.return_type(), ReturnType::InvalidState);
     assert_eq!(refused.subtype(), udapl::Subtype::StateLmrInUse);
-    // With the connection the bind ends, and the window is taken from what it was bound to.
+    // The end of the connection ends the bind, and the window is unbound.
     for _ in 0..2 {
         let request = scene.pair.sides[B].request;
         scene.pair.wait_event(B, request);

@@ -1,8 +1,8 @@
-//! What is said to a person: names and numbers, and what to do.
+//! Texts for people: names, numbers and advice.
 
 use udapl::{CloseFlags, EvdFlags, MemPrivFlags, NotClosed, OpenOptions, ia_close, ia_open};
 
-/// Why a name is refused.
+/// Returns the error for a name.
 fn refusal(name: &str) -> String {
     let refused = ia_open(name, &OpenOptions::default());
     refused.expect_err(name).to_string()
@@ -50,7 +50,7 @@ fn a_socket_that_no_server_has_is_refused_with_the_command_that_starts_one() {
         socket.display()
     );
     assert!(said.contains(&expected), "{said}");
-    // One that a server has left behind.
+    // A socket that a server has left behind.
     drop(std::os::unix::net::UnixListener::bind(&socket).expect("a socket"));
     let said = refusal(&format!("vfio-user:{}", socket.display()));
     assert!(said.contains(&expected), "{said}");

@@ -1,4 +1,5 @@
-//! Completions by name, over the simulated device: what a facade is told of them at once, and what it is not.
+//! Completions by endpoint name, over the simulated device: those that a facade gets on the short path, and the
+//! others.
 
 use udapl::{CompletionFlags, DtoCookie, DtoStatus, EvdHandle, Event, Look};
 
@@ -6,7 +7,7 @@ use crate::support::{A, B, NONE, Pair, PairConfig, Side};
 
 const NAME: u64 = 1 << 63 | 5;
 
-/// The name, cookie, bytes and direction of a completion that is told at once.
+/// Returns the name, cookie, bytes and direction of a completion on the short path.
 fn told(pair: &mut Pair, side: usize, evd: EvdHandle) -> Option<(u64, u64, u32, bool)> {
     let Side { ia, ep: named, .. } = &mut pair.sides[side];
     let look = ia.evd_look(evd, |ep, name, done| {
@@ -20,7 +21,7 @@ fn told(pair: &mut Pair, side: usize, evd: EvdHandle) -> Option<(u64, u64, u32, 
     }
 }
 
-/// Two connected sides; the names of their endpoints are [`NAME`] and the next.
+/// Makes two connected sides; their endpoints are named [`NAME`] and the next number.
 fn named(config: &PairConfig) -> Pair {
     let mut pair = Pair::connected_with(config);
     for (side, name) in [(A, NAME), (B, NAME + 1)] {
@@ -33,7 +34,7 @@ fn named(config: &PairConfig) -> Pair {
     pair
 }
 
-/// Sends of A in flight, posted by name, with cookies from 10 on.
+/// Posts Sends of A by name, with cookies from 10 on.
 fn sends(pair: &mut Pair, count: u64) {
     let (from, to) = (pair.buffer(A, 64), pair.buffer(B, 64));
     for cookie in 10..10 + count {
@@ -118,7 +119,7 @@ fn buffers_of_an_srq_failures_and_what_waits_in_software_are_left_too() {
     assert_eq!(pair.wait_recv(B).cookie, DtoCookie(3));
     assert_eq!(told(&mut pair, A, request), Some((NAME, 4, 64, true)));
 
-    // Disconnecting moves what there is into the queue in software, before its event.
+    // A disconnect moves the completions into the software queue, before its own event.
     pair.post_send(A, &[from.all()], 5, NONE).expect("posted");
     let ep = pair.sides[A].ep;
     pair.sides[A]

@@ -1,4 +1,4 @@
-//! Adapters that find each other: nobody has typed in a MAC.
+//! Adapters that resolve each other's addresses, without configured MACs.
 
 use std::net::IpAddr;
 
@@ -12,13 +12,13 @@ use udapl::{
 
 use crate::support::{A, B, CONN_QUAL, LONG, Pair, PairConfig, refused};
 
-/// An address of documentation (RFC 3849), on one link with the other side's.
+/// An address for documentation (RFC 3849), on one link with the other side's.
 fn ipv6(side: usize) -> IpAddr {
     let addresses = ["2001:db8::1", "2001:db8::2"];
     addresses[side].parse().expect("an address")
 }
 
-/// Sides that know nothing of each other but what they hear.
+/// Settings of sides that have no static neighbours.
 fn strangers() -> PairConfig {
     PairConfig {
         options: [A, B].map(|side| {
@@ -59,8 +59,8 @@ fn sides_that_know_nothing_of_each_other_connect_over_either_family() {
     }
 }
 
-/// DAT_CONNECTION_EVENT_UNREACHABLE: the address is asked for, and nobody answers. It does not take until the
-/// connection manager has repeated its request often enough.
+/// DAT_CONNECTION_EVENT_UNREACHABLE: the address is resolved, and no station answers. This takes less time than all
+/// retransmissions of the connection manager's REQ.
 #[test]
 fn an_address_that_nobody_answers_for_is_unreachable_within_seconds() {
     let mut pair = Pair::unconnected(&strangers());
@@ -72,12 +72,12 @@ fn an_address_that_nobody_answers_for_is_unreachable_within_seconds() {
     pair.assert_no_complaints();
 }
 
-/// Neither side has to speak RDMA for that; this one does, and nobody there is asked.
+/// An echo (ICMP) needs no RDMA at the other side, and the program there does nothing for it.
 #[test]
 fn a_node_is_asked_for_an_echo_and_answers() {
     for to in [Fabric::ipv4(B), ipv6(B)] {
         let mut pair = Pair::unconnected(&strangers());
-        // Who it is has to be found first; an optimistic address does not ask before its second is over (RFC 4429,
+        // The address must be resolved first; an optimistic address does not ask before its second is over (RFC 4429,
         // 3.2).
         assert_eq!(pair.sides[A].ia.echo(to, 1), Ok(false));
         pair.run_for(2_500);
@@ -91,7 +91,7 @@ fn a_node_is_asked_for_an_echo_and_answers() {
     }
 }
 
-/// A link-local address names its MAC, which is known before the link is up.
+/// A link-local address contains its MAC, which is known before the link is up.
 #[test]
 fn an_echo_waits_for_a_link_that_trains() {
     let fabric = Fabric::pair(1);
@@ -119,7 +119,7 @@ fn an_echo_of_a_node_that_is_not_there_or_not_to_be_reached_is_refused() {
     assert_eq!(pair.sides[A].ia.echo_answered(), None);
 }
 
-/// What a side has heard of the network.
+/// Returns the network events of a side.
 fn heard(pair: &mut Pair, side: usize) -> Vec<NetworkEvent> {
     let evd = pair.sides[side].ia.async_evd();
     let mut all = Vec::new();
@@ -140,7 +140,7 @@ fn cause(pair: &Pair, side: usize) -> Option<EndCause> {
         .expect("an endpoint")
 }
 
-/// Connects A to an address of B's.
+/// Connects A to an address of B.
 fn establish(pair: &mut Pair, to: IpAddr) {
     connect(pair, to);
     let (cr, b) = (pair.request(B), pair.sides[B].ep);
@@ -189,14 +189,14 @@ fn an_address_that_is_added_is_found_and_connected_to_and_its_connections_end_wh
         pair.sides[A].ia.ep_reset(ep).expect("it is over");
         pair.run_for(100);
         connect(&mut pair, ip(address));
-        // Its MAC is still known; nobody answers there.
+        // Its MAC is still known; no station answers there.
         pair.cut();
         pair.expect_end(A, Kind::Unreachable);
         pair.assert_no_complaints();
     }
 }
 
-/// Its place in the device's table is free again, and so it can be had as often as one likes.
+/// Its entry in the device's table is free again, so that it can be added any number of times.
 #[test]
 fn addresses_that_are_removed_make_room() {
     let mut pair = Pair::unconnected(&strangers());
@@ -204,7 +204,7 @@ fn addresses_that_are_removed_make_room() {
     let ia = &mut pair.sides[A].ia;
     let have = ia.addresses().len();
     let address = |n: usize| ip(&format!("10.0.{}.{}", 1 + n / 250, 1 + n % 250));
-    // The network's own bound.
+    // The network's own limit.
     let most = room.min(64) - have;
     for n in 0..most {
         let added = ia.address_add(address(n).into());
@@ -237,7 +237,7 @@ fn an_address_that_the_device_refuses_is_none() {
     pair.assert_no_complaints();
 }
 
-/// RFC 5227, 2.4: both hear of it, and nobody loses an address that he has.
+/// RFC 5227, 2.4: both sides get an event, and neither loses its address.
 #[test]
 fn an_address_that_both_have_is_told_on_both_sides() {
     let mut pair = Pair::unconnected(&strangers());
@@ -253,7 +253,7 @@ fn an_address_that_both_have_is_told_on_both_sides() {
     }
 }
 
-/// Nobody can be asked for as long as the link trains; who connects meanwhile is not told that nobody is there.
+/// Addresses cannot be resolved while the link trains; a connect during that time must not end as unreachable.
 #[test]
 fn who_connects_while_the_link_trains_finds_a_stranger_when_it_is_up() {
     for to in [Fabric::ipv4(B), ipv6(B)] {
@@ -275,7 +275,7 @@ fn who_connects_while_the_link_trains_finds_a_stranger_when_it_is_up() {
     }
 }
 
-/// A wire whose other end nobody is at.
+/// A wire whose other end is unused.
 #[test]
 fn who_connects_over_a_port_that_does_not_come_up_is_told_that_it_is_down() {
     let fabric = Fabric::pair(1);
@@ -286,7 +286,7 @@ fn who_connects_over_a_port_that_does_not_come_up_is_told_that_it_is_down() {
     assert_eq!(cause(&pair, A), Some(EndCause::PortDown));
 }
 
-/// IBTA: retry_count of the connection times the local ACK timeout, which is tens of milliseconds here.
+/// IBTA: the connection's retry_count times the local ACK timeout, which is tens of milliseconds here.
 #[test]
 fn traffic_survives_a_link_that_flaps_and_a_connect_over_one_that_is_down_is_refused_at_once() {
     let mut pair = Pair::unconnected(&strangers());

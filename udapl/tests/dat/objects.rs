@@ -1,4 +1,4 @@
-//! What every object has: a kind, and a word of the consumer's. And what the numbers of errors are called.
+//! Properties of every object: a kind, and a consumer context. And the names of error codes.
 
 use udapl::{
     AnyHandle, CompletionFlags, EvdFlags, Event, HandleType, MemPrivFlags, PspFlags, ReturnType,
@@ -8,7 +8,7 @@ use udapl::{
 use crate::support::shared::SRQ;
 use crate::support::{self, A, B, CONN_QUAL, LONG, Pair, PairConfig, refused};
 
-/// A pair, and one object of each kind of B, the kind it is, and what names it when it is not there.
+/// Returns a pair, and one object of each kind of B, with its kind and its subtype of DAT_INVALID_HANDLE.
 fn one_of_each() -> (Pair, Vec<(AnyHandle, HandleType, Subtype)>) {
     let mut pair = Pair::unconnected(&PairConfig::default());
     let a = pair.sides[A].ep;
@@ -68,7 +68,7 @@ fn every_object_has_its_kind_and_one_word() {
         assert_eq!(ia.get_consumer_context(handle), Ok(0), "{handle:?}");
         ia.set_consumer_context(handle, word).expect("exists");
     }
-    // Each has its own, and the next one replaces it.
+    // Each object has its own context, and a new one replaces it.
     for (word, &(handle, ..)) in (1..).zip(&objects) {
         assert_eq!(ia.get_consumer_context(handle), Ok(word), "{handle:?}");
         ia.set_consumer_context(handle, u64::MAX - word)

@@ -1,10 +1,10 @@
-//! Private data: what a request and an accept carry, byte for byte where the transport can, padded where it cannot.
+//! Private data of a request and an accept: exact where the transport allows it, padded where it does not.
 
 use udapl::{ConnQual, ConnectionEventKind as Kind, EpState, PspFlags, ReturnType, Subtype};
 
 use crate::support::{self, A, B, CONN_QUAL, LONG, Pair, PairConfig, refused};
 
-/// Connects with this private data in both directions; what arrived.
+/// Connects with this private data in both directions. Returns the received data.
 fn exchange_private_data(
     conn_qual: ConnQual,
     request: &[u8],
@@ -54,7 +54,7 @@ fn private_data_arrives_byte_for_byte_whatever_its_length() {
         let (request, accept) = (support::pattern(1, bytes), support::pattern(2, 64 - bytes));
         let (mut pair, asked, answered) = exchange_private_data(CONN_QUAL, &request, &accept);
         assert_eq!((asked, &answered), (request, &accept), "{bytes} bytes");
-        // It stays while the endpoint is DISCONNECTED, and no longer.
+        // It is available while the endpoint is DISCONNECTED, and no longer.
         pair.disconnect();
         let ep = pair.sides[A].ep;
         assert_eq!(
@@ -93,7 +93,7 @@ fn private_data_through_a_port_of_the_rdma_cm_is_padded_with_zeros() {
         let mut padded = accept.clone();
         padded.resize(196, 0);
         assert_eq!(answered, padded, "{bytes} bytes");
-        // Such a connection has a port of its own, which the peer is told.
+        // The connection has a port of its own, which the peer gets.
         let param = pair.sides[A].ia.ep_query(pair.sides[A].ep).expect("exists");
         assert!(
             (0xc000..=0xffff).contains(&param.local_port_qual),

@@ -1,5 +1,4 @@
-//! What `ep_post_rdma_read` and `ep_post_rdma_write` have in common: handles and states, flags,
-//! cookies, room.
+//! Common properties of `ep_post_rdma_read` and `ep_post_rdma_write`: handles and states, flags, cookies, limits.
 
 use core::time::Duration;
 
@@ -18,8 +17,7 @@ const UNSIGNALLED: CompletionFlags = CompletionFlags::UNSIGNALLED;
 const FENCE: CompletionFlags = CompletionFlags::BARRIER_FENCE;
 const SOLICITED: CompletionFlags = CompletionFlags::SOLICITED_WAIT;
 
-/// Where the data comes from and where it should arrive: first the local buffer of `side`, then the
-/// remote one.
+/// Makes the source and the destination of the data: first the local buffer of `side`, then the remote one.
 fn buffers(pair: &mut Pair, rdma: Rdma, side: usize, seed: u64, bytes: usize) -> [Buffer; 2] {
     match rdma {
         Rdma::Read => [
@@ -33,7 +31,7 @@ fn buffers(pair: &mut Pair, rdma: Rdma, side: usize, seed: u64, bytes: usize) ->
     }
 }
 
-/// The one of them the data should arrive in.
+/// Returns the destination.
 fn sink(rdma: Rdma, [local, remote]: &[Buffer; 2]) -> &Buffer {
     match rdma {
         Rdma::Read => local,
@@ -164,7 +162,7 @@ fn an_unsignalled_operation_wakes_no_waiter_and_a_plain_one_does() {
                 panic!("{event:?}")
             };
             assert_eq!((done.cookie.0, done.status), (4, DtoStatus::Success));
-            // Where nothing wakes, the time runs out, and then the count decides.
+            // Without a wake-up the wait lasts until its timeout, and then the count decides.
             let took = Duration::from_nanos(pair.now().0 - start.0);
             let promptly = took < Duration::from_micros(1_000);
             assert_eq!(promptly, wakes, "{rdma:?}, {flags:?}: {took:?}");
@@ -292,7 +290,7 @@ fn connected_and_disconnected_endpoints_take_operations_and_no_others_do() {
             for (cookie, flags) in [(7, NONE), (8, SUPPRESS), (9, NONE)] {
                 post(&mut pair, side, cookie, flags).expect("accepted, to be flushed");
             }
-            // At once: the first look finds them.
+            // Immediately: the first look finds them.
             for cookie in [7, 8, 9] {
                 let request = pair.sides[side].request;
                 let event = pair.sides[side].ia.evd_dequeue(request).expect("an EVD");
@@ -307,7 +305,7 @@ fn connected_and_disconnected_endpoints_take_operations_and_no_others_do() {
             pair.expect_idle(side);
         }
         assert_eq!(packets(&pair.fabric).len(), before, "nothing went out");
-        // What a disconnected endpoint is given is checked all the same.
+        // Arguments are checked even if the endpoint is disconnected.
         let [local, remote] = &sides[A];
         let outside = local.part(0, 65);
         let posted = rdma.post(&mut pair, A, &[outside], 9, &remote.remote(0, 65), NONE);

@@ -1,7 +1,7 @@
-//! `ep_post_rdma_read`, clause by clause: A reads memory of B. What it has in common with RDMA Write
-//! is in `rdma_calls.rs` and `rdma_refused.rs`, what is about its depth in `read_depth.rs`.
+//! `ep_post_rdma_read`, clause by clause: A reads memory of B. `rdma_calls.rs` and `rdma_refused.rs` test what it has
+//! in common with RDMA Write, `read_depth.rs` its depth.
 //!
-//! A null remote_buffer (READ-R2) cannot be said: the argument is a reference.
+//! A null remote_buffer (READ-R2) cannot be expressed: the argument is a reference.
 
 use rand::Rng;
 use udapl::{CompletionFlags, DtoCookie, DtoStatus, EpState, LmrTriplet, ReturnType};
@@ -18,7 +18,7 @@ fn the_bytes_of_the_remote_buffer_fill_the_local_segments_in_array_order() {
     let mut pair = Pair::connected();
     let source = pair.filled(B, 1, 20_000);
     let (first, second) = (pair.untouched(A, 10_000), pair.untouched(A, 10_000));
-    // The second segment lies in front of the third, and in another LMR than the first.
+    // The second segment precedes the third in memory, and is in another LMR than the first.
     let iov = [
         second.part(5_000, 4_097),
         first.part(9_000, 1),
@@ -292,7 +292,7 @@ fn no_segments_and_no_bytes_are_a_read_all_the_same() {
         assert_eq!(done.transferred_length, 0);
     }
     assert_eq!(sink.read(0, 64), vec![UNTOUCHED; 64]);
-    // Each went to the peer and back: it is done when everything before it is.
+    // Each went to the peer and back: it completes after everything before it.
     assert_eq!(packets_to(&pair.fabric, B, "ReadRequest").len(), 4);
     let iov = [
         garbage,

@@ -1,4 +1,4 @@
-//! What memory `ep_post_rdma_read` and `ep_post_rdma_write` refuse: here at once, at the peer by a
+//! Memory that `ep_post_rdma_read` and `ep_post_rdma_write` refuse: locally by an error of the call, at the peer by a
 //! completion and the end of the connection.
 
 use udapl::{
@@ -10,7 +10,7 @@ use crate::support::rdma::{BOTH, Rdma, UNTOUCHED};
 use crate::support::{A, B, Buffer, NONE, Pair, pattern, refused};
 
 impl Rdma {
-    /// The right its local memory needs.
+    /// Returns the right that its local memory needs.
     fn local_right(self) -> MemPrivFlags {
         match self {
             Self::Read => MemPrivFlags::LOCAL_WRITE,
@@ -18,7 +18,7 @@ impl Rdma {
         }
     }
 
-    /// The right its remote memory needs.
+    /// Returns the right that its remote memory needs.
     fn remote_right(self) -> MemPrivFlags {
         match self {
             Self::Read => MemPrivFlags::REMOTE_READ,
@@ -26,7 +26,7 @@ impl Rdma {
         }
     }
 
-    /// A remote range for local data of up to `room` bytes: exactly 64 for a read, all for a write.
+    /// Returns a remote range for local data of up to `room` bytes: exactly 64 for a read, all for a write.
     fn range(self, remote: &Buffer) -> RmrTriplet {
         match self {
             Self::Read => remote.remote(0, 64),
@@ -152,7 +152,7 @@ fn a_local_lmr_that_is_freed_under_an_operation_fails_it() {
         let remote = pair.filled(B, 6, 64);
         let before = remote.read(0, 64);
         pair.set_delay(50);
-        // Fenced behind a read, it has touched no memory yet.
+        // Fenced behind a read, it has not accessed memory yet.
         pair.post_read(A, &[good.all()], 1, &remote.remote(0, 64), NONE)
             .expect("posted");
         let fence = CompletionFlags::BARRIER_FENCE;
@@ -194,7 +194,7 @@ fn segments_and_bytes_are_limited_by_the_attributes() {
         rdma.post(&mut pair, A, &[one; 3], 2, &remote.remote(0, 3), NONE)
             .expect("three segments");
         pair.expect_request(A, 2, DtoStatus::Success);
-        // It is the bytes moved that count, not the room for them.
+        // The bytes moved count, not the size of the segments.
         let (iov, room) = match rdma {
             Rdma::Read => (local.all(), 4_096),
             Rdma::Write => (local.part(0, 4_096), 8_192),
@@ -203,7 +203,7 @@ fn segments_and_bytes_are_limited_by_the_attributes() {
             .expect("as many bytes as may be");
         pair.expect_request(A, 3, DtoStatus::Success);
 
-        // A limit of the operation's own takes the place of max_request_iov, whichever is larger.
+        // The operation's own limit replaces max_request_iov, whether larger or smaller.
         for (own, other) in [(5, 2), (2, 5)] {
             let mut pair = Pair::shaped(|_, attr| {
                 attr.max_request_iov = other;
@@ -226,8 +226,8 @@ fn segments_and_bytes_are_limited_by_the_attributes() {
     }
 }
 
-/// An operation on memory that B must not allow: ERR_REMOTE_ACCESS, and the connection is broken.
-/// `target` makes the memory meant and its name; nothing of it may change.
+/// Posts an operation on memory that B must not allow: ERR_REMOTE_ACCESS, and the connection breaks. `target` makes
+/// the memory and its triplet; the memory must not change.
 fn expect_remote_refusal(
     rdma: Rdma,
     what: &str,
@@ -259,7 +259,7 @@ fn expect_remote_refusal(
     pair.expect_broken();
     pair.expect_idle(A);
     assert_eq!(meant.read(0, meant.bytes), before, "{rdma:?}, {what}");
-    // What the segment of a failed read holds is undefined; what lies around it is not.
+    // The contents of a failed read's segment are undefined; the bytes around it must not change.
     let data = pattern(5, 8_192);
     assert!(local.read(0, 4_096) == data[..4_096], "{rdma:?}, {what}");
     assert!(

@@ -1,7 +1,7 @@
-//! `ep_post_rdma_write`, clause by clause: A writes memory of B. What it has in common with RDMA Read
-//! is in `rdma_calls.rs` and `rdma_refused.rs`.
+//! `ep_post_rdma_write`, clause by clause: A writes memory of B. `rdma_calls.rs` and `rdma_refused.rs` test what it
+//! has in common with RDMA Read.
 //!
-//! A null remote_buffer (in WRITE-R4) cannot be said: the argument is a reference.
+//! A null remote_buffer (in WRITE-R4) cannot be expressed: the argument is a reference.
 
 use rand::Rng;
 use udapl::{
@@ -66,7 +66,7 @@ fn a_remote_buffer_larger_than_the_data_is_untouched_behind_it() {
         model[bytes..].fill(UNTOUCHED);
         assert_eq!(target.read(0, 1_000), model, "{bytes} bytes");
     }
-    // It is the data that counts: what the remote buffer claims beyond it is not looked at.
+    // The length of the data counts: the excess of the remote buffer's length is not checked.
     let target = pair.untouched(B, 100);
     pair.post_write(
         A,
@@ -152,7 +152,7 @@ fn the_iov_is_the_consumers_again_when_the_call_returns() {
     let mut remote = target.remote(0, 200);
     let mut iov = [source.part(0, 100), source.part(200, 100)];
     pair.set_delay(50);
-    // Behind a read and fenced, it is not even begun when the call returns.
+    // Fenced behind a read, it has not started when the call returns.
     let (back, from) = (pair.buffer(A, 8), pair.buffer(B, 8));
     pair.post_read(A, &[back.all()], 0, &from.remote(0, 8), NONE)
         .expect("posted");
@@ -338,7 +338,7 @@ fn no_segments_and_no_bytes_are_a_write_all_the_same() {
         }
     }
     assert_eq!(target.read(0, 64), vec![UNTOUCHED; 64]);
-    // Each went to the peer: it is done when everything before it is.
+    // Each went to the peer: it completes after everything before it.
     assert_eq!(packets_to(&pair.fabric, B, "WriteOnly").len(), 6);
     let iov = [
         garbage,

@@ -1,4 +1,4 @@
-//! The depth of RDMA Reads: how many may be outstanding, here and at the peer.
+//! The depth of RDMA Reads: the number that may be outstanding, locally and at the peer.
 
 use udapl::{DtoStatus, EpState, ReturnType};
 
@@ -22,7 +22,7 @@ fn an_endpoint_without_read_depth_reads_nothing() {
     assert_eq!(packets_to(&pair.fabric, B, "ReadRequest"), []);
 }
 
-/// The most reads of `reader` that were asked for and not answered at a time.
+/// Returns the largest number of unanswered reads of `reader` at any time.
 fn depth_on_the_wire(pair: &Pair, reader: usize) -> usize {
     let mut outstanding = 0;
     let mut most = 0;
@@ -40,7 +40,7 @@ fn depth_on_the_wire(pair: &Pair, reader: usize) -> usize {
 /// Clauses: READ-R6.
 #[test]
 fn reads_beyond_the_depth_wait_here_and_the_depth_is_used() {
-    // Ours, the peer's, what goes; whether the reader is the active side or the passive one.
+    // Our depth, the peer's, the resulting one; and whether the reader is the active or the passive side.
     let depths = [
         (1, 4, 1),
         (2, 4, 2),
@@ -142,7 +142,7 @@ fn more_reads_than_the_target_takes_break_the_connection() {
                 attr.max_rdma_read_in = depth.into();
             }
         });
-        // The initiator keeps to what its peer takes, unless its device is told otherwise.
+        // The initiator keeps to its peer's limit, unless its device is configured otherwise.
         pair.deepen_reads(A, 2);
         let (source, sink) = (pair.filled(B, 28, 40_000), pair.untouched(A, 40_000));
         pair.set_delay(50);

@@ -51,7 +51,7 @@ fn an_adapter_records_from_its_opening_if_its_options_say_so() {
     udapl::ia_close(ia, udapl::CloseFlags::Abrupt).expect("closes");
 }
 
-/// What a folder holds, by the ends of its names.
+/// Returns the files in a folder with this extension.
 fn files(folder: &std::path::Path, end: &str) -> Vec<std::path::PathBuf> {
     let entries = std::fs::read_dir(folder).expect("a folder");
     let paths = entries.map(|entry| entry.expect("an entry").path());
@@ -62,7 +62,7 @@ fn files(folder: &std::path::Path, end: &str) -> Vec<std::path::PathBuf> {
     paths
 }
 
-/// A pair whose side A keeps what it records in a folder.
+/// Makes a pair whose side A dumps its recordings to a folder.
 fn kept_in(folder: &std::path::Path) -> Pair {
     let mut config = PairConfig::default();
     let options = config.options[A].clone();
@@ -70,7 +70,7 @@ fn kept_in(folder: &std::path::Path) -> Pair {
     Pair::connected_with(&config)
 }
 
-/// Writes where the peer does not allow it; the connection is broken then.
+/// Writes without the peer's permission, which breaks the connection.
 fn break_it(pair: &mut Pair) {
     let (from, to) = (pair.buffer(A, 64), pair.buffer(B, 64));
     let mut remote = to.remote(0, 64);

@@ -1,14 +1,14 @@
-//! `ep_post_recv`: where messages go and how receives complete.
+//! `ep_post_recv`: where messages are placed and how receives complete.
 //!
-//! States and room are in `recv_states.rs`, completion flags in `flags.rs`, refusals in `refused.rs`. That a
-//! post allocates nothing (RECV-21) is measured in `hotpath.rs`.
+//! `recv_states.rs` tests states and limits, `flags.rs` completion flags, `refused.rs` errors. `hotpath.rs` tests
+//! that a post allocates nothing (RECV-21).
 
 use udapl::{ConnectionEventKind, DtoCookie, DtoStatus, EpState, Event, LmrTriplet};
 
 use crate::support::{self, A, B, Buffer, LONG, NONE, Pair};
 
 const EMPTY: &[LmrTriplet] = &[];
-/// What a segment of no bytes may say: nothing of it is looked at.
+/// A segment of no bytes with invalid fields, which are ignored.
 const NOTHING: LmrTriplet = LmrTriplet {
     lmr_context: 0xffff_ffff,
     virtual_address: u64::MAX,
@@ -76,7 +76,7 @@ fn a_receive_without_segments_takes_a_message_of_no_bytes() {
     pair.assert_no_complaints();
 }
 
-/// Segments of B's memory, each in the middle of a place of its own, and what is around them.
+/// Segments of B's memory, each in the middle of its own slot, with the bytes around them.
 struct Scatter {
     buffer: Buffer,
     lengths: Vec<usize>,
@@ -96,7 +96,7 @@ impl Scatter {
     }
 
     fn iov(&self) -> Vec<LmrTriplet> {
-        // Places in reverse: the order of addresses must not matter.
+        // Slots in reverse: the order of addresses must not matter.
         let last = self.lengths.len() - 1;
         let place = |at: usize| (last - at) * Self::PLACE + Self::INSIDE;
         self.lengths
@@ -106,7 +106,7 @@ impl Scatter {
             .collect()
     }
 
-    /// What the memory must hold after a message of `data`: segments filled from the first on, all else untouched.
+    /// Returns the expected memory after a message of `data`: segments filled in order, all else unchanged.
     fn after(&self, mut data: &[u8]) -> Vec<u8> {
         let mut memory = vec![0xcc; self.buffer.bytes];
         let last = self.lengths.len() - 1;
@@ -226,7 +226,7 @@ fn the_completion_comes_with_the_message_once_and_on_the_receive_evd_alone() {
 /// Clauses: RECV-16.
 #[test]
 fn the_vector_is_the_callers_again_on_return() {
-    // That the provider says so is in `send.rs`: there is one attribute for all posts.
+    // `send.rs` tests the provider's attribute: there is one for all posts.
     let mut pair = Pair::connected();
     let (from, to) = (pair.buffer(A, 64), pair.buffer(B, 64));
     let data = support::pattern(3, 64);
@@ -256,7 +256,7 @@ fn once_accepted_a_receive_needs_nothing_more_from_its_receiver() {
     pair.post_recv(B, &[to.all()], 1, NONE).expect("posted");
     pair.set_delay(1000);
     pair.post_send(A, &[from.all()], 2, NONE).expect("posted");
-    // Only the sender's software runs, until it knows that all of it was received.
+    // Only the sender's software runs, until its Sends have completed.
     let evd = pair.sides[A].request;
     let (event, _) = pair.sides[A]
         .ia
@@ -317,7 +317,7 @@ fn a_message_too_long_by_a_byte_is_a_length_error_and_breaks_the_connection() {
             pair.expect_nothing(side, pair.sides[side].connect);
         }
 
-        // What the segments hold is undefined now, what is around them is not.
+        // The contents of the segments are undefined now; the bytes around them must not change.
         let mut memory = scatter.buffer.read(0, scatter.buffer.bytes);
         let base = scatter.buffer.lmr.registered_address;
         for segment in iov {

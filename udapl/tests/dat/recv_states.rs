@@ -1,4 +1,4 @@
-//! `ep_post_recv`: in which states receives may be posted, how many, and what becomes of those that never get a
+//! `ep_post_recv`: the states in which receives may be posted, their number, and the end of those that never get a
 //! message.
 
 use core::time::Duration;
@@ -30,7 +30,7 @@ fn start_connecting(pair: &mut Pair, conn_qual: ConnQual) {
         .expect("accepted");
 }
 
-/// Takes the request that has arrived at B and accepts it.
+/// Takes the request at B and accepts it.
 fn accept(pair: &mut Pair) {
     let ep = pair.sides[B].ep;
     let Event::ConnectionRequest(arrived) = pair.wait_event(B, pair.sides[B].cr) else {
@@ -42,7 +42,7 @@ fn accept(pair: &mut Pair) {
         .expect("accepted");
 }
 
-/// The next receive of a side is flushed, with this cookie.
+/// Checks that the next receive of a side is flushed, with this cookie.
 #[track_caller]
 fn expect_flushed(pair: &mut Pair, side: usize, cookie: u64) {
     let flushed = pair.wait_recv(side);
@@ -129,8 +129,8 @@ fn receives_posted_after_the_end_are_flushed_at_once() {
     let to = pair.buffer(B, 64);
     pair.disconnect();
     let evd = pair.sides[B].recv;
-    // At once, as far as a device can that hears of a receive by looking: of the two sides only this one runs, and no
-    // timer but the device's own. Only simulated time can tell; a machine's says how busy the machine is.
+    // Immediately, as far as the simulated device can notice a receive by polling: only this side runs, and no timer
+    // but the device's own. Only simulated time can show that; real time depends on the load of the machine.
     let at_once = match pair.fabric.simulated() {
         Some(_) => Timeout::from_micros(2000),
         None => Timeout::INFINITE,
@@ -165,7 +165,7 @@ fn no_message_reaches_an_endpoint_that_is_unconnected_again() {
     let mut pair = Pair::connected();
     let (from, to) = (pair.buffer(A, 64), pair.buffer(B, 64));
     from.write(0, &[0xdd; 64]);
-    // B leaves and starts anew; A is never told, and goes on sending to the queue pair it knows.
+    // B disconnects and starts again; A gets no event, and goes on sending to the queue pair it knows.
     let deaf = LinkFaults {
         b_to_a: Faults {
             loss_ppm: 1_000_000,
@@ -220,7 +220,7 @@ fn a_message_that_outruns_the_handshake_completes_after_established() {
     start_connecting(&mut pair, CONN_QUAL);
     accept(&mut pair);
     assert_eq!(pair.state(B), EpState::CompletionPending);
-    // A is told, but what it answers is lost. Its first message arrives instead.
+    // A gets the reply, but its RTU is lost. Its first message arrives instead.
     let mute = LinkFaults {
         a_to_b: Faults {
             loss_ppm: 1_000_000,
@@ -286,7 +286,7 @@ fn exactly_max_recv_dtos_receives_may_be_outstanding() {
         full(&mut pair);
         pair.connect();
         full(&mut pair);
-        // Many times round the ring, always full.
+        // Many times around the ring, always full.
         for at in 0..u64::from(limit) * 10 {
             pair.post_send(A, EMPTY, 0, NONE).expect("posted");
             let received = pair.wait_recv(B);
@@ -384,7 +384,7 @@ fn an_endpoint_without_a_protection_zone_is_not_ready_for_receives() {
 
 /// Clauses: RECV-R4.
 ///
-/// A null EVD is not a missing one: the consumer says that it is not interested (`dat_ep_create`).
+/// A null EVD is not a missing one: the consumer does not want these events (`dat_ep_create`).
 /// Clauses: EPC-3.
 #[test]
 fn receives_of_an_endpoint_with_a_null_receive_evd_are_filled_and_told_to_nobody() {
@@ -420,7 +420,7 @@ fn receives_of_an_endpoint_with_a_null_receive_evd_are_filled_and_told_to_nobody
     ] {
         pair.expect_nothing(B, evd);
     }
-    // What went wrong is told all the same: the connection is gone.
+    // The failure is reported nevertheless: the connection breaks.
     let long = pair.buffer(A, 65);
     pair.post_send(A, &[long.all()], 0, NONE).expect("posted");
     pair.expect_connection(B, ConnectionEventKind::Broken);
@@ -457,7 +457,7 @@ fn preposted_receives_survive_a_reset_and_the_connecting() {
 /// Clauses: RECV-R6, CONN-7.
 #[test]
 fn a_failed_attempt_flushes_the_preposted_receives_of_the_active_side() {
-    // Refused because nobody listens, given up by ourselves, rejected by the peer.
+    // Refused because no service listens, given up by us, rejected by the peer.
     for how in 0..3 {
         let mut pair = Pair::unconnected(&PairConfig::default());
         for at in 0..5 {
@@ -502,7 +502,7 @@ fn a_failed_attempt_flushes_the_preposted_receives_of_the_passive_side() {
         pair.post_recv(B, EMPTY, at, NONE).expect("posted");
     }
     start_connecting(&mut pair, CONN_QUAL);
-    // The active side gives up before the accept is made, and the accept cannot know.
+    // The active side gives up before the accept, which cannot know about it.
     let Event::ConnectionRequest(arrived) = pair.wait_event(B, pair.sides[B].cr) else {
         panic!("a request")
     };
@@ -528,7 +528,7 @@ fn a_failed_attempt_flushes_the_preposted_receives_of_the_passive_side() {
 fn a_disconnected_queue_takes_its_number_of_receives_and_flushes_them_in_order() {
     let mut pair = Pair::connected_with(&PairConfig::with_attr(|attr| attr.max_recv_dtos = 5));
     pair.disconnect();
-    // The device is kept from flushing while the posts are made.
+    // The device does not flush while the posts are made.
     pair.fabric.sim.set_drive(Drive::Stepped);
     for at in 0..5 {
         pair.post_recv(B, EMPTY, at, NONE).expect("there is room");

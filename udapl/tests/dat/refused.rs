@@ -1,6 +1,6 @@
-//! What `ep_post_send` and `ep_post_recv` refuse, with which code, and that a refused call leaves no trace.
+//! Errors of `ep_post_send` and `ep_post_recv`, their codes, and that a refused call has no effect.
 //!
-//! States are in `send.rs` and `recv.rs`. Some faults of the C interface cannot be written here: a slice has no
+//! `send.rs` and `recv.rs` test states. Some errors of the C interface cannot be expressed in Rust: a slice has no
 //! negative length and is never null, and there is no null handle.
 
 use udapl::{
@@ -52,8 +52,8 @@ impl Call {
 
 const CALLS: [Call; 2] = [Call::Send, Call::Recv];
 
-/// Nothing that was refused is in a queue: A's queues take all they were made for, A sends and receives exactly
-/// what is posted now, and no event of anything else ever comes.
+/// Checks that refused posts are in no queue: A's queues take all the posts they were made for, A sends and receives
+/// exactly what is posted now, and there are no other events.
 fn assert_untouched(pair: &mut Pair) {
     let (from, to) = (pair.buffer(A, 8), pair.buffer(B, 8));
     let counts = {
@@ -131,7 +131,7 @@ fn handles_of_freed_endpoints_and_of_other_adapters_are_invalid() {
     };
     let freed = make(side);
     side.ia.ep_free(freed).expect("freed");
-    // Its place is taken again: the old handle must not name the new endpoint.
+    // Its slot is reused: the old handle must not name the new endpoint.
     let reused = make(side);
     assert_ne!(freed, reused);
     for call in CALLS {
@@ -256,7 +256,7 @@ fn a_region_that_does_not_exist_is_a_privileges_violation() {
     let gone_slice = slice(&pair, &gone);
     pair.sides[A].ia.lmr_free(gone.lmr.lmr).expect("freed");
     let context = ours.lmr.lmr_context;
-    // The neighbours of a context: another variant of the key, the next index, what a peer would be given.
+    // Numbers near a context: another variant of the key, the next index, the RMR context.
     let others = [
         0,
         u32::MAX,
@@ -297,7 +297,7 @@ fn a_region_that_does_not_exist_is_a_privileges_violation() {
             Subtype::None,
         );
     }
-    // What is made in its place does not revive it.
+    // A new region in its place does not make it valid again.
     let new = pair.buffer(A, 64);
     assert_ne!(new.lmr.lmr_context, gone.lmr.lmr_context);
     for call in CALLS {
@@ -314,7 +314,7 @@ fn a_region_that_does_not_exist_is_a_privileges_violation() {
             Subtype::None,
         );
     }
-    // Nor does a slice of another adapter's region count here, unless it happens to name one of ours.
+    // Nor is a slice of another adapter's region valid here, unless it happens to have the context of one of ours.
     let foreign = slice_of(&pair, B, &of_b);
     for call in CALLS {
         assert!(call.post(&mut pair, &[foreign], NONE).is_err(), "{call:?}");
@@ -363,7 +363,7 @@ fn sources_need_the_right_of_local_read_and_sinks_that_of_local_write() {
     }
     assert_untouched(&mut pair);
 
-    // The one right is enough: a source is never written, a sink never read. Remote rights change nothing.
+    // The one right is enough: a source is never written, a sink never read. Remote rights do not matter.
     for remote in [MemPrivFlags::empty(), remote & MemPrivFlags::REMOTE_READ] {
         let from = pair.buffer_in(A, 64, zone, READ | remote);
         let to = pair.buffer_in(B, 64, pair.sides[B].pz, WRITE | remote);
@@ -423,7 +423,7 @@ fn more_segments_than_the_endpoint_has_are_refused_even_if_empty() {
                 call.refused(&mut pair, &iov, ReturnType::InvalidParameter, Subtype::Arg2);
             }
         }
-        // As many as it has are taken, and carry.
+        // The maximum number of segments is accepted, and works.
         let iov = vec![buffer.part(0, 1); limit];
         let sink: Vec<LmrTriplet> = (0..limit).map(|at| to.part(at, 1)).collect();
         pair.post_recv(B, &sink, 1, NONE)
@@ -453,7 +453,7 @@ fn flags_that_no_such_call_knows_are_refused() {
         (Call::Send, 0x1f),
         (Call::Recv, u32::MAX),
     ]);
-    // A receive knows one flag alone.
+    // A receive has only one flag.
     bad.extend([0x01, 0x02, 0x08, 0x03, 0x05, 0x06, 0x0c, 0x0f].map(|bits| (Call::Recv, bits)));
     for (call, bits) in bad {
         let flags = CompletionFlags::from_bits_retain(bits);

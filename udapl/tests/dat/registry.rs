@@ -1,4 +1,4 @@
-//! The registry: adapters by name, from `dat.conf` and from who adds them.
+//! The registry: adapters by name, from `dat.conf` and from entries added at run time.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ fn info(ia_name: &str, minor: u32) -> ProviderInfo {
     }
 }
 
-/// What a registry answers to who opens this, as type and subtype.
+/// Returns the error of an open, as type and subtype.
 fn refusal(registry: &mut Registry, wanted: &ProviderInfo) -> (ReturnType, Subtype) {
     match registry.open(wanted, &OpenOptions::default()) {
         Err(OpenError::Dat(error)) => (error.return_type(), error.subtype()),
@@ -31,7 +31,7 @@ fn refusal(registry: &mut Registry, wanted: &ProviderInfo) -> (ReturnType, Subty
     }
 }
 
-/// An entry that opens the simulated function of this name.
+/// Adds an entry that opens the simulated function of this name.
 fn add(registry: &mut Registry, info: ProviderInfo, device: &'static str) -> udapl::DatResult<()> {
     registry.add_provider(
         info,
@@ -100,7 +100,7 @@ fn an_open_names_what_is_there_or_hears_what_does_not_fit() {
     };
     for (wanted, subtype) in [
         (info("nobody", 2), Subtype::NameNotRegistered),
-        // Of other libraries, of the kernel, and not in the default section.
+        // Records of other libraries, of the kernel, and outside the default section.
         (info("foreign", 2), Subtype::NameNotRegistered),
         (info("kernel", 2), Subtype::NameNotRegistered),
         (info("aside", 2), Subtype::NameNotRegistered),

@@ -1,4 +1,4 @@
-//! A recorded world is the same world once more, from its file alone: no driver, no memory, no clock.
+//! A recorded world can be replayed from its file alone, without driver, memory and clock.
 
 use std::io::{self, Cursor, Write};
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use udapl::fabric::{Fabric, SimConfig};
 use crate::lossy;
 use crate::support::{A, B, Pair, PairConfig};
 
-/// A file that the test has, too.
+/// A writer whose bytes the test can read.
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Vec<u8>>>);
 
@@ -32,7 +32,7 @@ impl Write for Shared {
     }
 }
 
-/// A pair whose world is recorded, and the recording.
+/// Makes a pair whose world is recorded, and returns the recording.
 fn recorded(config: &PairConfig) -> (Pair, Shared) {
     let file = Shared::default();
     let sim = SimConfig {
@@ -48,7 +48,7 @@ fn replay(bytes: Vec<u8>) -> Replay {
     Replay::open(Cursor::new(bytes)).expect("a recording")
 }
 
-/// What the log of a whole replay is.
+/// Replays a whole recording and returns the log.
 fn log_of(replay: &mut Replay) -> Result<String, ReplayError> {
     let mut log = String::new();
     while let Some(step) = replay.step()? {
@@ -61,7 +61,7 @@ fn text(log: Vec<u8>) -> String {
     String::from_utf8(log).expect("the log is text")
 }
 
-/// Sixty DTOs over a wire that loses, repeats, reorders and corrupts: the recording and the log, to the last command.
+/// Runs sixty DTOs over a faulty wire. Returns the recording and the log, up to the last command.
 fn lossy_run() -> (Vec<u8>, String) {
     let config = lossy::seeded(3, LinkFaults::both(lossy::five_percent(50_000)));
     let (pair, file) = recorded(&config);
@@ -101,7 +101,7 @@ fn a_recording_that_was_cut_is_replayed_up_to_the_cut() {
     }
 }
 
-/// What a person sees whose device has changed since the recording: the first line that is another, and where.
+/// If the device has changed since the recording, the user sees the first differing line and its place.
 #[test]
 fn the_first_difference_is_told_with_its_record_and_what_was_before() {
     let (bytes, log) = lossy_run();
@@ -109,7 +109,7 @@ fn the_first_difference_is_told_with_its_record_and_what_was_before() {
     let before = loop {
         let step = replay.step().expect("equal so far").expect("there is more");
         if matches!(step.record, Record::Link { .. }) {
-            // The wire that this world has is a good one.
+            // This world has a wire without faults.
             replay.sim().heal();
             break step.number;
         }
@@ -130,17 +130,17 @@ fn the_first_difference_is_told_with_its_record_and_what_was_before() {
     assert!(said.contains(&format!("record {number} at ")), "{said}");
 }
 
-/// What a driver did wrong is in the recording of its failure, not only that it failed.
+/// A replayed recording of a failure also has the driver's bugs.
 #[test]
 fn a_recorded_failure_says_what_the_driver_did_wrong() {
     let config = PairConfig::default();
     let (mut pair, file) = recorded(&config);
     pair.connect();
     let sim = pair.fabric.sim.clone();
-    // The driver of one writes to a doorbell page that it has not allocated.
+    // One driver writes to a doorbell page that it has not allocated.
     let doorbell = [0, 0, 0, 0, 0x00, 0xab, 0xcd, 0x00];
     pair.fabric.function(B).bar_written(0, 0x4800, &doorbell);
-    // And one function is pulled out while its driver is at work.
+    // And one function is removed while its driver is at work.
     sim.inject(&pair.fabric.function(A), &Fault::SurpriseRemoval);
     drop(pair);
     assert!(sim.flush_record(), "it is recorded");

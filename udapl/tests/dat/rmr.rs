@@ -1,4 +1,4 @@
-//! Windows for peers: `rmr_bind`, and what peers can do through a context before and after.
+//! Windows for peers: `rmr_bind`, and a peer's accesses through a context before and after.
 
 use udapl::{
     CloseFlags, CompletionFlags, ConnectionEventKind, DtoCompletion, DtoCookie, DtoStatus, EpEvds,
@@ -147,7 +147,7 @@ fn a_suppressed_bind_takes_effect_and_is_told_only_if_it_fails() {
     let rmr = pair.rmr(B);
     let suppress = CompletionFlags::SUPPRESS;
     let mut context = 0;
-    // More of them than fit the queue at a time: a device that is not done with any yet has no room for the next.
+    // More of them than fit the queue at a time: a device that has not completed any has no room for the next.
     for number in 0..200 {
         let mut looks = 0;
         context = loop {
@@ -275,7 +275,7 @@ fn a_context_sent_behind_its_bind_is_never_too_early() {
             pair.expect_request(B, 3, DtoStatus::Success);
         }
     }
-    // The function complains of whatever follows a bind without waiting for it.
+    // The function reports requests that follow a bind without waiting for it.
     pair.assert_no_complaints();
 }
 
@@ -336,7 +336,7 @@ fn a_bind_that_fails_later_breaks_the_connection() {
     assert_eq!(done.syndrome.0, 0x06, "memory window bind error");
     pair.expect_request(B, 3, DtoStatus::ErrFlushed);
     pair.expect_connection(B, ConnectionEventKind::Broken);
-    // The peer has seen nothing wrong on the wire.
+    // The peer has seen no error on the wire.
     pair.expect_connection(A, ConnectionEventKind::Disconnected);
     assert_eq!(pair.state(B), EpState::Disconnected);
     pair.sides[B]
@@ -346,8 +346,9 @@ fn a_bind_that_fails_later_breaks_the_connection() {
     assert_eq!(pair.fabric.report(B).driver_bugs, Vec::<String>::new());
 }
 
-/// The device orders the requests of one queue pair only. Of two binds on two it may do the older one last, or do it
-/// and flush it with what stands before it; then the window has a context that was said to have failed.
+/// The device orders the requests of only one queue pair. Of two binds on two queue pairs it may execute the older
+/// one last, or execute it and then flush it with the requests before it; then the window has a context whose bind
+/// was reported as failed.
 ///
 /// Clauses: BIND-13, BIND-17.
 #[test]
@@ -634,7 +635,7 @@ fn a_window_that_moves_lets_go_of_what_it_was_bound_to() {
         pair.sides[B].ia.lmr_free(second.lmr.lmr),
         ReturnType::InvalidState,
     );
-    // Until a device has done the bind, the first one may still be reached.
+    // Until the device has executed the bind, the first context may still be usable.
     pair.expect_bind(B, rmr, 1, DtoStatus::Success);
     pair.sides[B]
         .ia

@@ -1,5 +1,4 @@
-//! Many of everything: event queues that are not overrun, and an IA whose turns are no longer for ten thousand
-//! endpoints.
+//! Large numbers: event queues that do not overrun, and an IA whose turns take no longer with ten thousand endpoints.
 
 use udapl::{
     Agent, ConnectionEventKind, DtoCookie, EpEvds, EpHandle, EpState, EvdFlags, EvdHandle,
@@ -11,7 +10,7 @@ use crate::support::{A, B, LONG, NONE, Pair, PairConfig, attributes, refused};
 /// More than an event queue of 1,024 entries holds.
 const MANY: usize = 1100;
 
-/// An endpoint of A whose requests complete on an EVD of its own, which is attached to `cno`.
+/// Makes an endpoint of A whose requests complete on an EVD of its own, which is attached to `cno`.
 fn with_own_evd(pair: &mut Pair, cno: udapl::CnoHandle) -> (EpHandle, EvdHandle) {
     let side = &mut pair.sides[A];
     let evd = side
@@ -40,7 +39,7 @@ fn eleven_hundred_armed_evds_of_a_consumer_that_is_busy_overrun_nothing() {
         event_log: false,
         ..PairConfig::default()
     });
-    // With an agent they are armed all the time.
+    // With an agent they are always armed.
     let agent = Agent::new(|_| {});
     let cno = pair.sides[A].ia.cno_create(Some(agent)).expect("a CNO");
     let target = pair.buffer(B, 64);
@@ -54,7 +53,7 @@ fn eleven_hundred_armed_evds_of_a_consumer_that_is_busy_overrun_nothing() {
         eps.push((ep, evd));
     }
     pair.sides[A].ia.progress();
-    // Nobody looks meanwhile: each queue has its one event waiting.
+    // No call looks meanwhile: each queue has one unread event.
     for &(ep, _) in &eps {
         let ia = &mut pair.sides[A].ia;
         let (iov, remote) = ([source.all()], target.all_remote());
@@ -103,7 +102,7 @@ fn an_instance_has_no_more_completion_queues_than_events_fit_its_event_queue() {
         ReturnType::InsufficientResources,
     );
     assert_eq!(error.subtype(), Subtype::ResourceTevd);
-    // One that needs none is no matter.
+    // An endpoint that needs no queue is allowed.
     side.ia
         .evd_create(1, EvdFlags::SOFTWARE)
         .expect("no completion queue");
@@ -114,7 +113,7 @@ fn an_instance_has_no_more_completion_queues_than_events_fit_its_event_queue() {
     pair.assert_no_complaints();
 }
 
-/// An error on an endpoint whose completions nobody wants is said by the device, not found by walking.
+/// The device reports an error on an endpoint with null EVDs; the driver does not search for it.
 #[test]
 fn an_endpoint_without_evds_for_its_dtos_breaks_while_its_consumer_sleeps() {
     let mut pair = Pair::unconnected(&PairConfig::default());

@@ -1,7 +1,7 @@
-//! `ep_post_send`: what a Send carries, how it completes, and in which states it may be posted.
+//! `ep_post_send`: the bytes of a Send, its completion, and the states in which it may be posted.
 //!
-//! Completion flags are in `flags.rs`, refusals in `refused.rs`. That a post allocates nothing
-//! (SEND-24) is measured in `hotpath.rs`.
+//! `flags.rs` tests completion flags, `refused.rs` errors. `hotpath.rs` tests that a post allocates nothing
+//! (SEND-24).
 
 use hw_sim::Drive;
 use udapl::{
@@ -11,9 +11,9 @@ use udapl::{
 
 use crate::support::{self, A, B, CONN_QUAL, LONG, NONE, Pair, PairConfig, attributes, refused};
 
-/// An I/O vector of nothing, typed.
+/// An empty I/O vector, with its type.
 const EMPTY: &[LmrTriplet] = &[];
-/// What a segment of no bytes may say: nothing of it is looked at.
+/// A segment of no bytes with invalid fields, which are ignored.
 const NOTHING: LmrTriplet = LmrTriplet {
     lmr_context: 0xffff_ffff,
     virtual_address: u64::MAX,
@@ -87,7 +87,7 @@ fn a_message_is_the_concatenation_of_exactly_the_segments_given() {
     let (first, second) = (support::pattern(3, 9000), support::pattern(4, 5000));
     one.write(0, &first);
     other.write(0, &second);
-    // Backwards, overlapping, of odd length, over packet ends, from two regions: the order is the vector's.
+    // Backwards, overlapping, of odd length, across packet ends, from two regions: the vector decides the order.
     let pieces = [
         (&one, &first, 5001, 3999),
         (&other, &second, 4999, 1),
@@ -202,7 +202,7 @@ fn a_segment_of_no_bytes_is_skipped_wherever_it_stands_and_never_looked_at() {
 #[test]
 fn any_cookie_comes_back_as_it_was_even_one_used_before() {
     let mut pair = Pair::connected();
-    // Null, no address, addresses nobody has, all ones, and the same again while the others are outstanding.
+    // Null, small numbers, invalid addresses, all ones, and equal ones while the others are outstanding.
     let cookies = [
         0,
         1,
@@ -295,7 +295,7 @@ fn the_vector_is_the_callers_again_on_return_and_the_provider_says_so() {
     let (from, to) = (pair.buffer(A, 64), pair.buffer(B, 64));
     from.write(0, b"as it was described when it was posted");
     pair.post_recv(B, &[to.all()], 1, NONE).expect("posted");
-    // The device looks only after the vector has been scribbled over and dropped.
+    // The device reads the post only after the vector was overwritten and dropped.
     pair.fabric.sim.set_drive(Drive::Stepped);
     let mut iov = vec![from.part(0, 19), from.part(19, 19)];
     pair.post_send(A, &iov, 2, NONE).expect("posted");
@@ -315,12 +315,12 @@ fn the_vector_is_the_callers_again_on_return_and_the_provider_says_so() {
 /// Clauses: SEND-31, SEND-30.
 #[test]
 fn exactly_max_request_dtos_sends_may_be_outstanding() {
-    // No power of two, so that no ring size helps.
+    // Not a power of two, so that no rounded ring size helps.
     let mut pair = Pair::connected_with(&PairConfig::with_attr(|attr| attr.max_request_dtos = 13));
     let (from, to) = (pair.buffer(A, 64), pair.buffer(B, 64));
     let iov: [LmrTriplet; 8] = core::array::from_fn(|at| from.part(at * 8, 8));
     for round in 0..20 {
-        // WQEs of one and of several blocks, the mixture different in each round.
+        // WQEs of one and of several blocks, mixed differently in each round.
         let segments = |at: u64| if (round + at).is_multiple_of(3) { 0 } else { 8 };
         pair.set_delay(100);
         for at in 0..13 {
@@ -371,7 +371,7 @@ fn a_slot_is_free_again_when_the_send_is_done_even_if_nobody_has_taken_its_event
 
 /// Clauses: SEND-31.
 ///
-/// A null EVD says that the consumer is not interested (`dat_ep_create`).
+/// With a null EVD the consumer does not want these events (`dat_ep_create`).
 #[test]
 fn sends_of_an_endpoint_with_a_null_request_evd_go_on_for_ever_and_are_told_to_nobody() {
     let mut pair = Pair::unconnected(&PairConfig::default());
@@ -402,7 +402,7 @@ fn sends_of_an_endpoint_with_a_null_request_evd_go_on_for_ever_and_are_told_to_n
     ] {
         pair.expect_nothing(A, evd);
     }
-    // Nobody is told of the Send, but of the connection it breaks.
+    // There is no event for the Send, but one for the connection that it breaks.
     pair.post_send(A, EMPTY, 0, NONE)
         .expect("posted; but no receive is");
     pair.expect_connection(A, ConnectionEventKind::Broken);
@@ -462,7 +462,7 @@ fn sends_are_refused_in_every_state_but_connected_and_disconnected() {
         .ia
         .cr_accept(arrived.cr, Some(peer), &[])
         .expect("accepted");
-    // Side A's software has not looked yet, so the handshake is not finished.
+    // Side A's software has not looked yet, so the handshake is not complete.
     refuse(
         &mut pair,
         B,
@@ -530,14 +530,14 @@ fn sends_posted_after_the_end_are_flushed_at_once_whatever_their_flags() {
         CompletionFlags::BARRIER_FENCE,
         CompletionFlags::SUPPRESS | CompletionFlags::UNSIGNALLED | CompletionFlags::BARRIER_FENCE,
     ];
-    // Many rounds: a flushed Send gives its slot back.
+    // Many rounds: a flushed Send returns its slot.
     for round in 0..30 {
         for (at, &flags) in flags.iter().enumerate() {
             pair.post_send(A, &[from.all()], at as u64, flags)
                 .expect("disconnected endpoints take Sends");
         }
         for (at, flags) in flags.iter().enumerate() {
-            // At once: neither time nor the peer's software moves between the posts and here.
+            // Immediately: neither time nor the peer's software has moved since the posts.
             let event = pair.sides[A].ia.evd_dequeue(request).expect("an EVD");
             let Some(Event::Dto(flushed)) = event else {
                 panic!("a completion, not {event:?}")
@@ -561,7 +561,7 @@ fn sends_posted_after_the_end_are_flushed_at_once_whatever_their_flags() {
 fn a_disconnected_queue_takes_its_number_of_sends_and_flushes_them_in_order() {
     let mut pair = Pair::connected_with(&PairConfig::with_attr(|attr| attr.max_request_dtos = 5));
     pair.disconnect();
-    // The device is kept from flushing while the posts are made.
+    // The device does not flush while the posts are made.
     pair.fabric.sim.set_drive(Drive::Stepped);
     for at in 0..5 {
         pair.post_send(A, EMPTY, at, NONE).expect("there is room");
@@ -612,7 +612,7 @@ fn a_send_whose_region_is_freed_before_it_starts_fails_and_breaks_the_connection
     let (from, sink, source) = (pair.buffer(A, 64), pair.buffer(A, 64), pair.buffer(B, 64));
     pair.post_recv(B, EMPTY, 1, NONE).expect("posted");
     pair.set_delay(1000);
-    // The fence holds the Send until the read is answered.
+    // The fence delays the Send until the read is answered.
     let ep = pair.sides[A].ep;
     pair.sides[A]
         .ia

@@ -1,4 +1,4 @@
-//! Where requests arrive and what becomes of them: PSPs, RSPs, and connection requests.
+//! Service points and connection requests: PSPs, RSPs, CRs.
 
 use udapl::{
     ConnQual, ConnectionEventKind as Kind, CrHandle, EpChange, EpEvds, EpHandle, EpState, EvdFlags,
@@ -7,7 +7,7 @@ use udapl::{
 
 use crate::support::{self, A, B, CONN_QUAL, LONG, Pair, PairConfig, refused};
 
-/// Nobody listens there unless a test does.
+/// A qualifier at which only some tests listen.
 const ELSEWHERE: ConnQual = ConnQual::service_id(CONN_QUAL.0 + 1);
 
 fn unconnected() -> Pair {
@@ -15,7 +15,7 @@ fn unconnected() -> Pair {
 }
 
 impl Pair {
-    /// A request of A's endpoint to a qualifier, as it arrives on B's EVD.
+    /// Sends a request of A's endpoint to a qualifier. Returns its event on B's EVD.
     #[track_caller]
     fn request_at(&mut self, conn_qual: ConnQual) -> (CrHandle, Option<PspHandle>) {
         let ep = self.sides[A].ep;
@@ -28,7 +28,8 @@ impl Pair {
         (request.cr, request.psp)
     }
 
-    /// A's endpoint tries a qualifier where nobody listens, and is UNCONNECTED again afterwards.
+    /// Checks that a request of A's endpoint to a qualifier is refused, and that the endpoint is UNCONNECTED
+    /// afterwards.
     #[track_caller]
     fn expect_nobody_at(&mut self, conn_qual: ConnQual) {
         let ep = self.sides[A].ep;
@@ -38,14 +39,14 @@ impl Pair {
         self.sides[A].ia.ep_reset(ep).expect("DISCONNECTED");
     }
 
-    /// An RSP of B at a qualifier.
+    /// Makes an RSP of B at a qualifier.
     fn rsp(&mut self, conn_qual: ConnQual, ep: Option<EpHandle>) -> RspHandle {
         let side = &mut self.sides[B];
         let rsp = side.ia.rsp_create(conn_qual, ep, side.cr);
         rsp.expect("an RSP")
     }
 
-    /// Gives an endpoint of B that came with a request what it lacks.
+    /// Gives an endpoint of B that the provider made its missing attributes.
     fn furnish(&mut self, ep: EpHandle) {
         let side = &mut self.sides[B];
         let change = EpChange {
@@ -58,7 +59,7 @@ impl Pair {
         side.ia.ep_modify(ep, &change).expect("TENTATIVE");
     }
 
-    /// Both ends are told ESTABLISHED, B's for this endpoint, which then carries messages.
+    /// Checks that both ends get ESTABLISHED, and that B's endpoint then carries messages.
     #[track_caller]
     fn expect_connected(&mut self, b: EpHandle) {
         for (side, ep) in [(A, self.sides[A].ep), (B, b)] {
@@ -122,12 +123,12 @@ fn a_psp_that_provides_lends_an_endpoint_that_is_furnished_and_accepted() {
         ),
         (None, None, None, None)
     );
-    // What A would like to read of us at a time, and lets us read of it.
+    // The RDMA Reads that A wants to issue to us, and accepts from us.
     assert_eq!(
         (param.attr.max_rdma_read_in, param.attr.max_rdma_read_out),
         (4, 4)
     );
-    // Neither another endpoint nor this one by name.
+    // Neither another endpoint nor this one may be given.
     for given in [pair.sides[B].ep, ep] {
         let error = refused(
             pair.sides[B].ia.cr_accept(cr, Some(given), b""),
@@ -217,7 +218,7 @@ fn an_accept_that_is_refused_changes_nothing_on_either_side() {
         let error = refused(ia.cr_accept(cr, given, &vec![7; bytes]), kind);
         assert_eq!(error.subtype(), subtype);
     }
-    // Busy with something else.
+    // In use by another service point.
     pair.rsp(ELSEWHERE, Some(ep));
     let error = refused(
         pair.sides[B].ia.cr_accept(cr, Some(ep), b""),
@@ -314,7 +315,7 @@ fn any_free_qualifier_is_found_until_there_is_none() {
         .cr_accept(request, Some(b), b"")
         .expect("accepted");
     pair.expect_connected(b);
-    // The qualifiers that are given are one row.
+    // The provider gives out consecutive qualifiers.
     let ia = &mut pair.sides[B].ia;
     let mut next = second.0 + 1;
     while ia
@@ -373,7 +374,7 @@ fn an_rsp_takes_one_request_for_its_endpoint_and_is_spent() {
         pair.sides[B].ia.cr_accept(cr, Some(other), b""),
         ReturnType::InvalidHandle,
     );
-    // A second request finds nobody.
+    // A second request is refused.
     let first = pair.sides[A].ep;
     pair.sides[A].ep = pair.another_ep(A);
     pair.expect_nobody_at(ELSEWHERE);
@@ -403,7 +404,7 @@ fn a_spent_rsp_keeps_neither_its_qualifier_nor_its_adapter() {
         ia.evd_free(evd).expect("nothing feeds it");
     }
     ia.pz_free(b.pz).expect("empty");
-    // The first one was never freed.
+    // The first RSP was never freed.
     udapl::ia_close(ia, udapl::CloseFlags::Graceful).expect("nothing is left");
 }
 
@@ -449,7 +450,7 @@ fn an_rsp_is_made_for_an_unconnected_endpoint_only() {
         ReturnType::InvalidHandle,
     );
     assert_eq!(error.subtype(), Subtype::HandleEp);
-    // A refused call has taken nothing: the qualifier is free.
+    // A refused call has reserved nothing: the qualifier is free.
     pair.rsp(support::beside(2), None);
 }
 
@@ -511,7 +512,7 @@ fn a_handoff_gives_the_endpoint_of_the_first_service_point_back() {
     let ep = pair.sides[B].ep;
     pair.rsp(ELSEWHERE, Some(ep));
     let (cr, _) = pair.request_at(ELSEWHERE);
-    // Nobody listens there any more, nor there.
+    // No service listens at these qualifiers any more.
     for qualifier in [ELSEWHERE, support::beside(8), ConnQual(0)] {
         let error = refused(
             pair.sides[B].ia.cr_handoff(cr, qualifier),

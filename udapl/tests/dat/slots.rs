@@ -1,5 +1,5 @@
-//! What only functions in this machine's slots can be asked (`support/functions.rs` names them); elsewhere these tests
-//! say that they are skipped.
+//! Tests that need real functions of this machine (`support/functions.rs` names them); without them they print that
+//! they are skipped.
 
 use std::fs;
 use std::thread;
@@ -8,7 +8,7 @@ use udapl::{AsyncEvent, CloseFlags, EvdFlags, Event, OpenOptions, ReturnType, Ti
 
 use crate::support::functions;
 
-/// Far longer than anything takes, short enough to end a stuck test.
+/// Far longer than any step takes, short enough to end a stuck test.
 const LONG: Timeout = Timeout::from_micros(20_000_000);
 const DRIVER: &str = "/sys/bus/pci/drivers/vfio-pci";
 
@@ -20,7 +20,7 @@ fn functions() -> Option<[String; 2]> {
     names
 }
 
-/// The kernel waits in the unbinding until the function is closed, so somebody else has to do that.
+/// The kernel blocks in the unbind until the function is closed, so another thread has to close it.
 #[test]
 fn a_function_that_is_unbound_under_a_waiting_consumer_is_asked_for_and_comes_back_bound() {
     let Some([name, _]) = functions() else {
@@ -62,7 +62,7 @@ fn ticks() -> u64 {
     number(14) + number(15)
 }
 
-/// How often this thread has gone to sleep so far.
+/// Returns how often this thread has gone to sleep so far.
 fn sleeps() -> u64 {
     fs::read_to_string("/proc/thread-self/status")
         .expect("procfs")
@@ -74,9 +74,9 @@ fn sleeps() -> u64 {
 
 #[test]
 fn a_consumer_that_waits_in_vain_sleeps() {
-    /// Seconds of it.
+    /// Seconds of waiting.
     const WAIT: u32 = 5;
-    /// Far more often than the device is looked at for its health, far less than polling would.
+    /// Far more sleeps than the health polling needs, far fewer than busy polling.
     const LOOKS: u64 = 10 * WAIT as u64;
     let Some([name, _]) = functions() else {
         return;

@@ -1,5 +1,5 @@
-//! `srq_post_recv`, clause by clause: what is posted, what is refused, what is counted. What
-//! connections make of it is in `srq_connections.rs`.
+//! `srq_post_recv`, clause by clause: posts, errors, counts. `srq_connections.rs` tests the use of the buffers by
+//! connections.
 //!
 //! An SRQ is always in the state OPERATIONAL here (SRQ-R3 has no ERROR to start from).
 
@@ -76,7 +76,7 @@ fn no_segments_are_a_buffer_for_a_message_of_no_bytes() {
         .expect("empty segments are stepped over");
     shared.exchange(0, &from, 64, 4);
     assert_eq!(to.read(0, 64), pattern(2, 64));
-    // For anything longer it is too short.
+    // It is too short for any longer message.
     shared.post(&[], 5).expect("posted");
     shared.send(0, &[from.part(0, 1)], 6, NONE).expect("posted");
     assert_eq!(shared.received(0).status, DtoStatus::ErrLocalLength);
@@ -89,7 +89,7 @@ fn any_message_lands_where_copying_would_whichever_connection_it_came_by() {
     let mut rng = stream(3);
     let from = shared.pair.filled(A, 3, 30_000);
     let data = from.read(0, 30_000);
-    // Far more messages than the ring has entries, and the two connections finish in any order.
+    // Far more messages than the ring has entries, and the two connections complete in any order.
     for round in 0..100_u64 {
         let to = shared.pair.untouched(B, 30_000);
         let mut pieces = Pieces::random(&mut rng, 30_000);
@@ -120,7 +120,7 @@ fn cookies_come_back_unchanged_whatever_they_are_and_however_often_the_same() {
             shared.received(at % 2).cookie.0
         })
         .collect();
-    // Which buffer a message takes is the SRQ's business.
+    // The SRQ decides which buffer a message takes.
     let mut expected = cookies;
     seen.sort_unstable();
     expected.sort_unstable();
@@ -266,7 +266,7 @@ fn a_slot_is_taken_until_its_completion_is_dequeued() {
     for at in 0..4 {
         shared.send(at % 2, &[from.all()], 1, NONE).expect("posted");
     }
-    // Whether the SRQ has looked at the completions or not, they hold their slots.
+    // Completions occupy their slots, whether the driver has taken them in or not.
     refused(
         shared.post(&[to.all()], 11),
         ReturnType::InsufficientResources,
@@ -368,7 +368,7 @@ fn more_segments_than_the_srq_allows_are_an_invalid_parameter() {
         max_recv_iov: 2,
         ..SRQ
     };
-    // The limit of the endpoints has no meaning.
+    // The endpoints' limit is ignored.
     let mut shared = Shared::connected_as(attr, |attr| attr.max_recv_iov = 8);
     let to = shared.pair.buffer(B, 64);
     let error = refused(

@@ -1,4 +1,4 @@
-//! Shared receive queues apart from posting: making, asking, another length, the low watermark, the end.
+//! Shared receive queues without posting: create, query, resize, low watermark, free.
 
 use udapl::{
     AsyncEvent, DtoCookie, DtoStatus, Event, MemPrivFlags, PzHandle, ReturnType, SrqAttr, SrqParam,
@@ -23,7 +23,7 @@ impl Shared {
         }
     }
 
-    /// Takes a buffer by a message of nothing, and its completion if wanted.
+    /// Consumes a buffer by an empty message, and dequeues its completion if `dequeue` is set.
     fn take(&mut self, which: usize, dequeue: bool) {
         self.send(which, EMPTY, 7, NONE).expect("posted");
         let done = self.pair.wait_request(A);
@@ -38,7 +38,7 @@ impl Shared {
         set.expect("OPERATIONAL");
     }
 
-    /// The watermark speaks so often, and the asynchronous EVD has nothing else to say.
+    /// Checks that the asynchronous EVD has this many watermark events and no others.
     #[track_caller]
     fn expect_low(&mut self, times: usize) {
         let evd = self.pair.sides[B].ia.async_evd();
@@ -188,7 +188,7 @@ fn an_srq_takes_another_length_with_buffers_in_it_and_messages_on_their_way() {
                 .send(round % 2, &[from.all()], 7, NONE)
                 .expect("posted");
         }
-        // While they are on their way.
+        // While the messages are in flight.
         shared.resize(length + 1).expect("longer");
         for _ in 0..6 {
             shared.expect_received(round % 2, expected, 64);
@@ -238,7 +238,7 @@ fn a_length_that_cannot_be_had_changes_nothing() {
     shared.set_lw(5);
     shared.expect_low(1);
     assert_eq!(shared.received(0).cookie, DtoCookie(0));
-    // Four are outstanding, but the mark is at five.
+    // Four are outstanding, but the watermark is five.
     refused(shared.resize(4), ReturnType::InvalidState);
     shared.set_lw(0);
     shared.resize(4).expect("as many as there are");
@@ -258,7 +258,7 @@ fn fewer_buffers_than_the_mark_are_told_once_for_each_setting() {
     shared.expect_low(1);
     shared.take(0, true);
     shared.expect_low(0);
-    // More buffers do not arm it, setting it does.
+    // More buffers do not arm it; setting it does.
     shared.fill(2);
     shared.take(0, true);
     shared.take(0, true);
@@ -284,7 +284,7 @@ fn a_mark_above_what_is_there_speaks_at_once() {
     shared.expect_low(0);
     shared.set_lw(LOW);
     shared.expect_low(1);
-    // None is never undercut.
+    // A watermark of 0 never fires.
     shared.set_lw(0);
     for _ in 0..3 {
         shared.take(0, true);

@@ -1,5 +1,5 @@
-//! Endpoints and the SRQ they share: who takes a buffer, who is told, and what becomes of it when a
-//! connection ends. Posting is in `srq.rs`.
+//! Endpoints and their SRQ: which endpoint takes a buffer, which EVD gets the event, and what the end of a connection
+//! does to the buffer. `srq.rs` tests posting.
 
 use core::time::Duration;
 
@@ -18,7 +18,7 @@ const SOLICITED: CompletionFlags = CompletionFlags::SOLICITED_WAIT;
 const SUCCESS: DtoStatus = DtoStatus::Success;
 const FLUSHED: DtoStatus = DtoStatus::ErrFlushed;
 
-/// Sends from A while B waits on the receive EVD; how long that took, and what it came to.
+/// Sends from A while B waits on the receive EVD. Returns the time and the result.
 fn wait_for_message(
     shared: &mut Shared,
     flags: CompletionFlags,
@@ -58,7 +58,7 @@ fn with_solicited_wait_the_senders_flag_decides_whether_a_waiter_wakes() {
     let (took, outcome) = wait_for_message(&mut shared, SOLICITED, 1);
     assert_eq!(outcome, Ok((3, 0)));
     assert!(took < PROMPTLY, "{took:?}");
-    // The completion is there, but only the end of the time shows it.
+    // The completion is there, but the wait returns it only at its timeout.
     let (took, outcome) = wait_for_message(&mut shared, NONE, 1);
     assert_eq!(outcome, Ok((3, 0)));
     assert!(took >= ALL_THE_TIME, "{took:?}");
@@ -96,7 +96,7 @@ fn an_unsolicited_message_releases_no_waiter_that_is_awake_for_another_reason() 
         shared.post(&[to.all()], 1).expect("posted");
         shared.pair.set_delay(100);
         shared.send(0, &[from.all()], 2, flags).expect("posted");
-        // The connection manager of B has to do when this arrives, right behind the message.
+        // This gives B's connection manager work, right behind the message.
         let address = shared.pair.sides[B].ia.query().ia.ia_address;
         let ia = &mut shared.pair.sides[A].ia;
         ia.ep_connect(
@@ -165,7 +165,7 @@ fn completions_come_in_the_order_of_the_sends_of_each_connection() {
             .sim
             .set_faults(link, LinkFaults::swarm(seed));
         let inboxes: Vec<_> = (0..16).map(|_| shared.pair.buffer(B, 20_000)).collect();
-        // Several times around the ring, whose entries come back in another order than they left.
+        // Several times around the ring, whose entries return in another order than they were posted.
         for batch in 0..6 {
             for (cookie, inbox) in (0..).zip(&inboxes) {
                 shared.post(&[inbox.all()], cookie).expect("posted");
@@ -252,7 +252,7 @@ fn a_connection_does_not_wait_for_the_message_of_another() {
     for cookie in [2, 3] {
         shared.post(&[small.all()], cookie).expect("posted");
     }
-    // More than a window of packets, and no acknowledgement comes back: it stops half-way.
+    // More than a window of packets, and no acknowledgement returns: it stops half-way.
     stop_answers(&mut shared.pair);
     shared.send(0, &[long.all()], 1, NONE).expect("posted");
     for cookie in [2, 3] {
@@ -267,7 +267,7 @@ fn a_connection_does_not_wait_for_the_message_of_another() {
     assert!(to.read(0, 3 << 20) == long.read(0, 3 << 20));
 }
 
-/// From now on nothing that B says reaches A.
+/// Drops all frames from B to A from now on.
 fn stop_answers(pair: &mut Pair) {
     let deaf = Faults {
         loss_ppm: 1_000_000,
@@ -341,7 +341,7 @@ fn a_broken_connection_flushes_the_buffer_it_was_filling() {
     shared.post(&[to.all()], 4).expect("posted");
     stop_answers(&mut shared.pair);
     shared.send(0, &[long.all()], 2, NONE).expect("posted");
-    // A gives up after its retries; its DREQ tells B, or at the latest B's next packet would.
+    // A gives up after its retries; its DREQ reaches B, or at the latest B's next packet is refused.
     let done = shared.pair.wait_request(A);
     assert_eq!((done.cookie.0, done.status), (2, DtoStatus::ErrTransport));
     shared
@@ -400,7 +400,7 @@ fn a_disconnected_endpoint_takes_no_buffers() {
         .ia
         .ep_disconnect(ep, CloseFlags::Abrupt)
         .expect("begun");
-    // A has not looked yet and thinks it is connected.
+    // A has not looked yet, so its state is still CONNECTED.
     assert_eq!(shared.pair.state(A), EpState::Connected);
     shared.send(0, &[from.all()], 2, NONE).expect("posted");
     let done = shared.pair.wait_request(A);
@@ -472,7 +472,7 @@ fn a_message_that_comes_before_the_handshake_is_done_comes_after_established() {
         .ia
         .evd_dequeue(connect)
         .expect("established at A");
-    // The RTU is on its way; so is this, and B has looked at neither.
+    // The RTU is in flight, and so is this Send; B has taken in neither.
     shared.send(0, &[from.all()], 2, NONE).expect("connected");
     assert_eq!(shared.pair.state(B), EpState::CompletionPending);
     shared.expect_received(0, 1, 64);
@@ -556,7 +556,7 @@ fn completions_that_are_lost_with_their_endpoint_give_their_slots_back() {
         } else {
             shared.pair.sides[B].ia.ep_free(ep).expect("freed");
         }
-        // Some of the completions may be there still; those hold their slots until they are taken.
+        // Some of the completions may still be there; they occupy their slots until they are taken.
         let evd = shared.recv[0];
         let left =
             core::iter::from_fn(|| shared.pair.sides[B].ia.evd_dequeue(evd).ok().flatten()).count();

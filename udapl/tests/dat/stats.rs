@@ -1,4 +1,4 @@
-//! What adapters count, and the devices under them.
+//! Counters of adapters and of their devices.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use udapl::{Adapter, CloseFlags, DeviceCounters, DtoCookie, DtoStatus, EpStats, 
 
 use crate::support::{A, B, NONE, Pair, PairConfig};
 
-/// Bytes of a message of many packets.
+/// Size of a message of many packets, in bytes.
 const LONG_MESSAGE: usize = 64 << 10;
 
-/// Both sides connected, and so many messages sent from A to B.
+/// Connects both sides and sends this many messages from A to B.
 fn sent(config: &PairConfig, messages: usize) -> Pair {
     let mut pair = Pair::connected_with(config);
     let (from, to) = (pair.buffer(A, LONG_MESSAGE), pair.buffer(B, LONG_MESSAGE));
@@ -25,7 +25,7 @@ fn device(pair: &Pair, side: usize) -> DeviceCounters {
     stats.expect("an adapter that is open").device
 }
 
-/// What went wrong on the queue pairs of a side, by name.
+/// Returns the error counters of a side's queue pairs, by name.
 fn troubles(pair: &Pair, side: usize) -> Vec<(&'static str, u64)> {
     const ASKED_FOR: [&str; 3] = [
         "rx_write_requests",
@@ -171,7 +171,7 @@ fn an_adapter_counts_its_commands_regions_and_connections() {
     assert_eq!((after.established, after.ended), (1, 1));
 }
 
-/// A command that takes long is the longest.
+/// Makes a slow command, which becomes the longest.
 fn slow_registration(pair: &mut Pair) {
     const CREATE_MKEY: u16 = 0x200;
     const SLOW: Duration = Duration::from_millis(7);
@@ -214,7 +214,7 @@ fn who_asks_while_an_adapter_is_closed_leaves_nothing_behind_on_the_device() {
     }
 }
 
-/// A side's endpoint.
+/// Returns the counters of a side's endpoint.
 fn ep(pair: &Pair, side: usize) -> EpStats {
     let side = &pair.sides[side];
     side.ia.ep_stats(side.ep).expect("it exists")

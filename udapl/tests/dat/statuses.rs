@@ -1,8 +1,7 @@
-//! How DTOs end: every completion status a reliable connection can produce, produced for real, and every text a
-//! person may get to read.
+//! Ends of DTOs: every completion status that a reliable connection can produce, and every text about them.
 //!
-//! Each test makes one DTO fail and then looks at all of it: the failed one has its status, what is behind it is
-//! flushed in the order posted, and each end is told once that its connection is over. `ERR_PARTIAL_PACKET` and
+//! Each test makes one DTO fail and then checks everything: the failed DTO has its status, later ones are flushed in
+//! the order of posting, and each end gets one event for the end of its connection. `ERR_PARTIAL_PACKET` and
 //! `RMR_OPERATION_FAILED` cannot happen: the device has no code for the first, and there are no memory windows yet.
 
 use hw_sim::wire::Operation;
@@ -15,9 +14,9 @@ use udapl::{
 use crate::support::shared::Shared;
 use crate::support::{A, B, Buffer, NONE, Pair};
 
-/// An I/O vector of nothing, typed.
+/// An empty I/O vector, with its type.
 const EMPTY: &[LmrTriplet] = &[];
-/// Words of which every piece of advice has one.
+/// Words, one of which is in every advice.
 const ADVICE: [&str; 7] = [
     "check",
     "compare",
@@ -28,7 +27,7 @@ const ADVICE: [&str; 7] = [
     "note",
 ];
 
-/// The completion says so in words: DAT's name and number, the device's numbers, and what to do.
+/// Checks the text of the completion: DAT's name and number, the device's numbers, and the advice.
 #[track_caller]
 fn assert_explained(done: &DtoCompletion, number: u32, syndrome: u8) {
     let text = explain(done);
@@ -59,7 +58,7 @@ impl Pair {
         buffer
     }
 
-    /// These receives of the side are given back, in this order, and nothing else.
+    /// Checks that exactly these receives of the side are flushed, in this order.
     #[track_caller]
     fn expect_flushed_receives(&mut self, side: usize, cookies: &[u64]) {
         for &cookie in cookies {
@@ -69,7 +68,7 @@ impl Pair {
         self.expect_nothing(side, self.sides[side].recv);
     }
 
-    /// These requests of the side are given back, in this order, and nothing else.
+    /// Checks that exactly these requests of the side are flushed, in this order.
     #[track_caller]
     fn expect_flushed_requests(&mut self, side: usize, cookies: &[u64]) {
         for &cookie in cookies {
@@ -79,7 +78,7 @@ impl Pair {
         self.expect_nothing(side, self.sides[side].request);
     }
 
-    /// From now on nothing arrives at the side.
+    /// Drops all frames to the side from now on.
     fn silence(&mut self, side: usize) {
         let nothing = Faults {
             loss_ppm: 1_000_000,
@@ -99,8 +98,8 @@ impl Pair {
         self.fabric.sim.set_faults(self.fabric.link, faults);
     }
 
-    /// What is posted on an endpoint whose connection is over comes back behind everything before: when it is
-    /// there, all is there.
+    /// Waits for everything: a post on an ended connection is flushed after all earlier ones, so its completion is
+    /// the last.
     #[track_caller]
     fn expect_markers(&mut self, side: usize) {
         self.post_recv(side, EMPTY, 98, NONE).expect("posted");
@@ -111,8 +110,8 @@ impl Pair {
     }
 }
 
-/// Requests 1, 2 and 3 of A, the first of which fails, and receives at both sides; then everything that follows.
-/// `ends` is what each side is told.
+/// Posts requests 1, 2 and 3 of A, the first of which fails, and receives at both sides; then checks all completions.
+/// `ends` is the event that each side gets.
 fn fail_first_request(
     pair: &mut Pair,
     status: (DtoStatus, u32, u8),
@@ -255,7 +254,7 @@ fn a_shared_buffer_whose_region_was_freed_breaks_the_connection_that_took_it_and
     assert_explained(&done, 7, 0x14);
     shared.pair.expect_end(A, BROKEN);
     shared.pair.expect_end(B, BROKEN);
-    // The other buffer is still there, for the other connection.
+    // The other buffer is still there for the other connection.
     assert_eq!(shared.queued(0), []);
     shared.exchange(1, &from, 64, 22);
     shared.pair.assert_no_complaints();
@@ -269,7 +268,7 @@ fn a_request_whose_region_is_freed_before_it_starts_is_a_protection_error_and_no
     pair.receives(A, &[11, 12]);
     let to = pair.receives(B, &[21, 22, 23]);
     to.write(0, &[0xa5; 64]);
-    // The fence keeps the request from starting while the Read is on its way.
+    // The fence delays the request while the Read is in flight.
     pair.set_delay(50);
     pair.post_read(A, &[sink.all()], 0, &source.remote(0, 64), NONE)
         .expect("posted");
@@ -325,7 +324,7 @@ fn a_read_whose_sink_is_freed_before_its_answer_is_a_protection_error() {
 fn a_queue_the_device_finds_inconsistent_is_an_endpoint_error() {
     let mut pair = Pair::connected();
     pair.receives(A, &[11, 12]);
-    // Nothing the driver does leads here: something else writes to its doorbell, before it does.
+    // The driver never causes this: the test writes to its doorbell before the driver does.
     pair.fabric.sim.set_drive(Drive::Stepped);
     pair.forge_doorbell(A);
     pair.post_send(A, EMPTY, 1, NONE).expect("posted");
@@ -355,7 +354,7 @@ fn refused_by_the_peer(remote: impl Fn(&mut Pair) -> RmrTriplet) {
         (DtoStatus::ErrRemoteAccess, 6, 0x13),
         [BROKEN, BROKEN],
     );
-    // No receive took part in it: they are flushed, all of them.
+    // No receive was used: all of them are flushed.
     pair.expect_flushed_receives(B, &[21, 22]);
     pair.expect_markers(B);
     pair.assert_no_complaints();
@@ -396,7 +395,7 @@ fn more_reads_than_the_peer_takes_are_a_responder_error() {
         pair.post_read(A, &[sink.all()], cookie, &source.remote(0, 65_536), NONE)
             .expect("posted");
     }
-    // The peer answers what it had accepted.
+    // The peer acknowledges what it had accepted.
     pair.expect_request(A, 0, DtoStatus::Success);
     fail_first_request(
         &mut pair,
@@ -427,7 +426,7 @@ fn a_peer_that_does_not_answer_is_a_transport_error_after_all_retries() {
     pair.expect_flushed_receives(A, &[11, 12]);
     pair.expect_end(A, BROKEN);
     assert_eq!(pair.state(B), EpState::Connected, "nothing has told it");
-    // The peer hears of it when it can hear again.
+    // The peer notices once it receives frames again.
     pair.fabric.sim.heal();
     pair.expect_end(B, DISCONNECTED);
     pair.expect_flushed_receives(B, &[21, 22]);
@@ -502,7 +501,7 @@ fn an_answer_that_does_not_fit_its_request_is_a_bad_response() {
 
 #[test]
 fn an_answer_that_does_fit_is_believed() {
-    // That the forgery itself is a good packet: one with the right shape completes the Read.
+    // The forged packet itself is valid: one with the right length completes the Read.
     let mut pair = Pair::connected();
     let (sink, source) = (pair.buffer(A, 64), pair.buffer(B, 64));
     pair.silence(A);
@@ -580,7 +579,7 @@ fn whatever_the_device_may_say_there_is_advice() {
 /// Numbers and their names.
 type Names = Vec<(u32, &'static str)>;
 
-/// The tables of `dat_error.h`: types and subtypes.
+/// Reads the tables of `dat_error.h`: types and subtypes.
 fn return_codes() -> (Names, Names) {
     let rows = include_str!("tables/return_codes.txt")
         .lines()
@@ -631,7 +630,7 @@ fn every_return_code_has_the_text_of_the_table() {
                 format!("{kind_name}|{subtype_name} ({code:#010x})")
             };
             assert_eq!(error.names().to_string(), text);
-            // Without a sentence of its own it says what its numbers mean.
+            // Without a detail its text explains its numbers.
             let meaning = error.to_string();
             let meaning = meaning
                 .strip_prefix(&text)
@@ -666,7 +665,7 @@ fn numbers_that_are_in_no_table_have_no_text() {
             "{subtype:#06x}"
         );
     }
-    // The class of a warning, an error that is none, a success with a subtype.
+    // The class of a warning, an error without a type, a success with a subtype.
     for code in [
         0x4001_0000,
         0xc001_0000,

@@ -1,15 +1,15 @@
 //! `lmr_sync_rdma_read` and `lmr_sync_rdma_write`, clause by clause.
 //!
-//! The platforms this runs on are coherent with the device: the calls are not required, check all of
-//! what they are given, and order the CPU's accesses. An IA handle that is not one cannot be said,
-//! because the IA is borrowed; what is left of it is that an IA knows its own LMRs only.
+//! The supported platforms are coherent with the device: the calls are not required, check all their arguments, and
+//! order the CPU's accesses. An invalid IA handle cannot be expressed, because the IA is a reference; the remaining
+//! check is that an IA knows only its own LMRs.
 
 use udapl::{CompletionFlags, DatError, DtoStatus, LmrTriplet, MemPrivFlags, ReturnType, Subtype};
 
 use crate::support::rdma::UNTOUCHED;
 use crate::support::{A, B, Buffer, NONE, Pair, pattern, refused};
 
-/// Both calls: what they check is the same.
+/// Makes both calls, whose checks are equal.
 fn sync_both(pair: &Pair, side: usize, segments: &[LmrTriplet]) -> [Result<(), DatError>; 2] {
     let ia = &pair.sides[side].ia;
     [
@@ -18,7 +18,7 @@ fn sync_both(pair: &Pair, side: usize, segments: &[LmrTriplet]) -> [Result<(), D
     ]
 }
 
-/// Buffers of one side in three zones, each with other rights.
+/// Makes buffers of one side in three zones, each with other rights.
 fn mixed(pair: &mut Pair, side: usize) -> Vec<Buffer> {
     let rights = [
         MemPrivFlags::all(),
@@ -56,7 +56,7 @@ fn a_read_sees_what_was_stored_before_the_sync() {
             .ia
             .lmr_sync_rdma_read(&[source.all()])
             .expect("synchronised");
-        // On return it has happened: no event tells of it, and no time has to pass.
+        // It has happened when the call returns: there is no event, and no time has to pass.
         pair.post_read(A, &[sink.all()], round, &source.remote(0, 10_000), NONE)
             .expect("posted");
         pair.expect_request(A, round, DtoStatus::Success);
@@ -86,14 +86,14 @@ fn loads_after_the_sync_see_what_a_write_placed() {
         .expect("posted");
         pair.post_send(A, &[source.part(0, 8)], round, NONE)
             .expect("posted");
-        // The message says that the write is done.
+        // The message arrives after the write.
         pair.expect_recv(B, round, DtoStatus::Success);
         pair.sides[B]
             .ia
             .lmr_sync_rdma_write(&[target.all()])
             .expect("synchronised");
         assert!(target.read(0, 10_000) == data, "round {round}");
-        // The consumer may write there, and the next write of the peer still wins.
+        // The consumer may write there, and the peer's next write overwrites it.
         target.write(0, &[UNTOUCHED; 10_000]);
         pair.sides[B]
             .ia
@@ -121,7 +121,7 @@ fn one_call_may_name_many_ranges_of_many_lmrs_in_many_zones_with_any_rights() {
         .collect();
     assert_eq!(all.len(), 60);
     assert_eq!(sync_both(&pair, B, &all), [Ok(()), Ok(())]);
-    // Overlapping and repeated ones too.
+    // Overlapping and repeated ones, too.
     let twice = [all.as_slice(), all.as_slice()].concat();
     assert_eq!(sync_both(&pair, B, &twice), [Ok(()), Ok(())]);
 }
@@ -194,7 +194,7 @@ fn an_lmr_that_is_none_of_this_ia_is_an_invalid_parameter() {
     let good = pair.buffer(B, 64);
     let freed = pair.buffer(B, 64);
     pair.sides[B].ia.lmr_free(freed.lmr.lmr).expect("freed");
-    // More of A's than B has, so that the last ones have contexts B never gave.
+    // More of A's than B has, so that the last ones have contexts that B does not have.
     let foreign = (0..40).map(|_| pair.buffer(A, 64)).last().expect("forty");
     let contexts = [
         freed.lmr.lmr_context,

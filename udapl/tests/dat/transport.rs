@@ -1,5 +1,5 @@
-//! What the connections of an endpoint ask of the network, on the simulator: what the device is told, what the frames
-//! say, and how a silent death is noticed.
+//! Network properties of an endpoint's connections, on the simulator: the device's configuration, the fields of
+//! frames, and how a silent death is noticed.
 
 use core::time::Duration;
 use std::net::IpAddr;
@@ -37,7 +37,7 @@ fn connect(pair: &mut Pair, to: IpAddr, qos: Qos) {
     pair.expect_alive();
 }
 
-/// DSCP, priority, flow label and hop limit of a side's queue pair.
+/// Returns DSCP, priority, flow label and hop limit of a side's queue pair.
 fn told(pair: &mut Pair, side: usize) -> [u32; 4] {
     let (_, context) = pair.connected_qp(side);
     let path = context.primary_address_path();
@@ -49,7 +49,7 @@ fn told(pair: &mut Pair, side: usize) -> [u32; 4] {
     ]
 }
 
-/// Sides in a VLAN, whose frames have priority 3.
+/// Settings of sides in a VLAN, whose frames have priority 3.
 fn tagged() -> PairConfig {
     let options = [A, B].map(|side| {
         let vlan = Some(Vlan {
@@ -202,7 +202,7 @@ fn a_peer_that_dies_without_a_word_is_noticed_on_an_idle_connection() {
     );
     let after = pair.sides[A].ia.ep_stats(a).expect("an endpoint");
     assert_eq!(idle.requests, after.requests, "none was the consumer's");
-    // Who did not ask for it does not notice.
+    // A side without keep-alive does not notice.
     assert_eq!(pair.state_of(B, b), udapl::EpState::Connected);
 }
 

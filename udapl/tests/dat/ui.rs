@@ -1,12 +1,12 @@
-//! What types promise, by programs that break it and do not compile.
+//! Guarantees of the types, tested by programs that violate them and do not compile.
 //!
-//! Each program of `udapl/tests/ui` says in a line `//~` what the compiler says to it; `right.rs` breaks nothing. They
-//! are compiled against the library that these tests were built with, so nothing is built for them.
+//! Each program of `udapl/tests/ui` has the expected compiler error in a line `//~`; `right.rs` has none. They are
+//! compiled against the library that these tests were built with, so nothing is built for them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Compiles a program against a library: what the compiler complains of, a line for each error.
+/// Compiles a program against a library. Returns the compiler's errors, a line each.
 fn errors(program: &Path, library: &Path, out: &Path) -> Vec<String> {
     let deps = library.parent().expect("a folder");
     let compiler = Command::new("rustc")
@@ -25,7 +25,8 @@ fn errors(program: &Path, library: &Path, out: &Path) -> Vec<String> {
     errors.map(str::to_owned).collect()
 }
 
-/// The libraries beside this test, the newest first: there is one for each set of features it was ever built with.
+/// Returns the libraries beside this test, newest first: there is one for each set of features it was ever built
+/// with.
 fn libraries() -> Vec<PathBuf> {
     let test = std::env::current_exe().expect("a path");
     let folder = test.parent().expect("a folder").read_dir().expect("read");

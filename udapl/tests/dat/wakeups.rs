@@ -1,13 +1,13 @@
 //! Waiting on the machine's own clock, eventfds and io_uring, against a device that runs at the same time.
 //!
-//! Everywhere else the simulator runs inside the driver's own register write. Here a thread of its own plays the
-//! device: a register write is handed to it and is heard some time later, as on a bus, while the driver goes on to
-//! poll, arm and sleep. Each round leaves a random while between the doorbell and the wait, so that completions arrive
-//! in every gap of that order. A wakeup that is lost is a wait that ends with its timeout.
+//! Everywhere else the simulator runs inside the driver's register write. Here a thread of its own runs the device:
+//! it gets each register write and executes it some time later, as on a bus, while the driver goes on to poll, arm
+//! and sleep. Each round waits a random time between the doorbell and the wait, so that completions arrive at every
+//! point of this sequence. A lost wake-up shows as a wait that ends with its timeout.
 //!
-//! On functions in slots (`support/functions.rs`) the device is the bus's, and its MSI-X vectors signal the eventfds.
+//! With real functions (`support/functions.rs`) the device is on the bus, and its MSI-X vectors signal the eventfds.
 //!
-//! The same protocol in every order there is, is checked by the model in `hw-mlx/tests/hca/wakeup.rs`.
+//! The model in `hw-mlx/tests/hca/wakeup.rs` checks the same protocol in every possible order.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -29,18 +29,18 @@ use udapl::{
 
 use crate::support::{A, B, Pair, functions, refused};
 
-/// Waits, two a round, unless the variable `WAKEUP_WAITS` says how many.
+/// Number of waits, two a round; the variable `WAKEUP_WAITS` overrides it.
 const WAITS: u64 = 100_000;
-/// A wait that takes that long has lost its wakeup.
+/// A wait that takes this long has lost its wake-up.
 const LONG: Timeout = Timeout::from_micros(300_000_000);
 const NONE: CompletionFlags = CompletionFlags::empty();
 const CONN_QUAL: ConnQual = ConnQual::service_id(0x1_0000_0042);
 
-/// Another thread hears of register writes, some time later.
+/// Sends register writes to another thread, which executes them later.
 struct Posted(Sender<(u8, u64, Vec<u8>)>);
 
 impl Posted {
-    /// The function, and the thread that plays it until the function is dropped.
+    /// Starts the function and the thread that runs it until the function is dropped.
     fn start() -> (Arc<Fronted<SimFunction, Self>>, JoinHandle<()>) {
         let sim = Sim::new(SimConfig {
             seed: 0,
@@ -83,7 +83,7 @@ impl Front<SimFunction> for Posted {
     }
 }
 
-/// An adapter with an EVD for everything and a piece of registered memory.
+/// An adapter with an EVD for everything and registered memory.
 struct End {
     ia: Ia,
     zone: PzHandle,
@@ -135,7 +135,7 @@ impl End {
             .0
     }
 
-    /// As [`End::event`], asleep on the descriptor of the instance, as an event loop is.
+    /// Like [`End::event`], asleep on the descriptor of the instance, as an event loop is.
     fn event_of_a_loop(&mut self) -> Event {
         for _ in 0..1_000 {
             match self.ia.arm(&[self.events]).expect("nobody waits on it") {
@@ -147,7 +147,7 @@ impl End {
                     let mut fds = [PollFd::new(armed.as_fd(), PollFlags::POLLIN)];
                     let longest = u16::try_from(armed.timeout().as_millis()).expect("a second");
                     let woken = poll(&mut fds, PollTimeout::from(longest)).expect("polled");
-                    // Nothing of a connection that is up has a timer.
+                    // An established connection has no timer.
                     assert!(
                         woken == 1 || longest < 900,
                         "{longest} ms, and nothing came"
@@ -164,7 +164,7 @@ impl End {
     }
 }
 
-/// An endpoint of the first adapter and one of the last, which may be the same, connected with each other.
+/// Makes an endpoint of the first adapter and one of the last, which may be the same, connected to each other.
 fn connected(ends: &mut [End]) -> [EpHandle; 2] {
     let last = ends.len() - 1;
     let [active, passive] = [0, last].map(|end| ends[end].endpoint());
@@ -199,7 +199,7 @@ fn connected(ends: &mut [End]) -> [EpHandle; 2] {
     [active, passive]
 }
 
-/// How often this thread has gone to sleep so far.
+/// Returns how often this thread has gone to sleep so far.
 fn sleeps() -> u64 {
     std::fs::read_to_string("/proc/thread-self/status")
         .expect("procfs")
@@ -209,7 +209,7 @@ fn sleeps() -> u64 {
         .expect("a count")
 }
 
-/// The adapters of two functions in slots; or else one, and the thread that plays its function.
+/// Opens the adapters of two real functions; or else one adapter, with the thread that runs its function.
 fn adapters() -> (Vec<End>, Option<JoinHandle<()>>) {
     let options = OpenOptions::default();
     if let Some(names) = functions::named() {
@@ -228,7 +228,7 @@ fn no_wakeup_is_lost_in_many_rounds_of_arming_and_sleeping() {
     let (mut ends, plays) = adapters();
     let [active, passive] = connected(&mut ends);
     let last = ends.len() - 1;
-    // A function in a slot may be one of an emulated machine, where a pause is a long one.
+    // A real function may belong to an emulated machine, where a pause takes long.
     let pauses = if plays.is_some() { 600 } else { 60 };
     let mut random = ChaCha8Rng::seed_from_u64(1);
     let waits = std::env::var("WAKEUP_WAITS")
@@ -274,7 +274,7 @@ fn no_wakeup_is_lost_in_many_rounds_of_arming_and_sleeping() {
     }
 }
 
-/// An unwaitable EVD is not slept for either. Time is virtual, so the IA sleeps itself.
+/// An unwaitable EVD does not sleep either. Time is virtual, so the IA sleeps itself.
 #[test]
 fn an_ia_is_armed_where_nothing_is_to_be_taken_and_nobody_else_waits() {
     let mut pair = Pair::connected();
@@ -307,12 +307,12 @@ fn an_ia_is_armed_where_nothing_is_to_be_taken_and_nobody_else_waits() {
     panic!("the receive never completed");
 }
 
-/// Time between a message's departure and its arrival, and what a sleep for it may take of virtual time.
+/// Time of flight of a message, and the virtual time that a sleep for it may take.
 const FLIGHT_MICROS: u64 = 5_000;
 const IN_TIME: Duration = Duration::from_millis(100);
 
-/// A pair in which a message is on its way to B, and the EVDs of B in an order: the one that gets the message first, or
-/// last, of two of which the connect EVD has it for a neighbour.
+/// Makes a pair with a message in flight to B, and B's EVDs in an order: the EVD that gets the message is first or
+/// last. The connect EVD has it as a neighbour.
 fn under_way(recv_first: bool) -> (Pair, [EvdHandle; 2]) {
     let mut pair = Pair::connected();
     let [from, to] = [A, B].map(|side| pair.buffer(side, 64));
@@ -325,7 +325,7 @@ fn under_way(recv_first: bool) -> (Pair, [EvdHandle; 2]) {
     (pair, order)
 }
 
-/// A connection EVD wants to know of errors only on the EVDs of its endpoints, and may not undo what these want.
+/// A connection EVD arms the queues of its endpoints' EVDs for errors only, and must not undo their own arming.
 #[test]
 fn an_ia_that_is_armed_for_several_evds_is_woken_by_each_in_any_order() {
     for recv_first in [true, false] {

@@ -1,5 +1,5 @@
-//! A simulated function that can be made deaf to register writes, as a mapped BAR is: nobody is told of them. What
-//! the driver does between two deaf moments is then the driver's alone, not the simulator's.
+//! A simulated function that can ignore register writes, as a mapped BAR notifies no process of them. So in a
+//! measured region only the driver runs, not the simulator.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use driver::{Device, Front, Fronted};
 use hw_sim::SimFunction;
 
-/// Whether register writes go nowhere.
+/// True while register writes are dropped.
 pub struct Deaf(AtomicBool);
 
 impl Front<SimFunction> for Deaf {
@@ -18,17 +18,17 @@ impl Front<SimFunction> for Deaf {
     }
 }
 
-/// The function and its ears.
+/// The function behind the switch.
 pub type Quiet = Fronted<SimFunction, Deaf>;
 
 impl Deaf {
-    /// A function that hears.
+    /// Wraps a function; it sees register writes at first.
     pub fn hearing(device: Arc<SimFunction>) -> Arc<Quiet> {
         let front = Self(AtomicBool::new(false));
         Arc::new(Fronted { device, front })
     }
 
-    /// Runs `work` with nobody told of register writes.
+    /// Runs `work` with register writes dropped.
     pub fn quietly<R>(&self, work: impl FnOnce() -> R) -> R {
         self.0.store(true, Ordering::Relaxed);
         let result = work();

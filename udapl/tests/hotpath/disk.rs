@@ -1,4 +1,4 @@
-//! What a storage daemon does with its disk for each block: submit, wait, take the completion.
+//! The disk operations of a storage daemon for each block: submit, wait, take the completion.
 
 use driver::{DmaArena, DmaBuffer, File, FileOperation, Function, Instant, Interrupt, Reactor};
 use hw_sim::{Profile, Sim, SimConfig};
@@ -30,7 +30,7 @@ fn submit(reactor: &mut Reactor, file: &File, buffer: &DmaBuffer) {
     }
 }
 
-/// Waits for all of them, beside a descriptor.
+/// Waits for all of them, and for a descriptor.
 fn finish(reactor: &mut Reactor, interrupt: &Interrupt) {
     while reactor.outstanding() > 0 {
         reactor
@@ -55,9 +55,9 @@ fn operations_on_disks_waits_for_them_and_their_completions_allocate_nothing() {
     let buffer = arena.alloc(DEPTH * BLOCK, BLOCK).expect("memory");
     let file = File::from_std(tempfile::tempfile().expect("a file"), "a file");
     let interrupt = Interrupt::new().expect("an eventfd");
-    // Fewer entries than operations: most of them wait for room.
+    // Fewer entries than operations: most of them wait for a free entry.
     let mut reactor = Reactor::new(16).expect("a ring");
-    // Tables grow to what is in use at once.
+    // In the first round the tables grow to the number in use.
     for _ in 0..2 {
         submit(&mut reactor, &file, &buffer);
         let ended = reactor.wait_all(Instant(u64::MAX)).expect("waited");

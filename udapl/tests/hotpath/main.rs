@@ -1,11 +1,11 @@
 //! The hot path allocates nothing and makes no system call.
 //!
-//! Allocations are counted by the allocator of this test program, on the thread that posts. System calls are ruled out
-//! by the kernel: a child process enters strict seccomp, in which any system call but read, write and exit kills it,
-//! then posts and dequeues, and then writes a line. The simulator is deaf meanwhile, so what is counted is the driver's
-//! alone.
+//! This test program's allocator counts allocations on the posting thread. The kernel excludes system calls: a child
+//! process enters strict seccomp, in which any system call but read, write and exit kills it, then posts and
+//! dequeues, and then writes a line. The simulator ignores register writes meanwhile, so that only the driver is
+//! counted.
 
-// UNSAFETY: a global allocator, and two calls of libc that have no safe form here.
+// UNSAFETY: a global allocator, and two libc calls without a safe wrapper.
 #![expect(unsafe_code, reason = "a counting allocator, and seccomp")]
 
 mod deaf;
@@ -37,11 +37,11 @@ fn count() {
     COUNTED.with(|counted| counted.set(counted.get().map(|count| count + 1)));
 }
 
-// SAFETY: every call goes to the system's allocator with the arguments it came with; counting allocates nothing.
+// SAFETY: every call goes to the system's allocator with unchanged arguments; counting does not allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller's contract is passed on.
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
@@ -59,7 +59,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Calls of the allocator that `work` makes on this thread.
+/// Counts the allocator calls of `work` on this thread.
 fn allocations(work: impl FnOnce()) -> u64 {
     COUNTED.with(|counted| counted.set(Some(0)));
     work();
@@ -140,7 +140,7 @@ fn side(sim: &Sim, number: u8) -> Side {
     }
 }
 
-/// Two connected sides.
+/// Returns two connected sides.
 fn pair() -> (Side, Side) {
     let sim = Sim::new(SimConfig {
         seed: 1,
@@ -171,7 +171,7 @@ fn pair() -> (Side, Side) {
     (a, b)
 }
 
-/// A batch of each post, by slice and by triplet, one and two segments.
+/// Posts a batch of each operation, by slice and by triplet, with one and two segments.
 fn post_everything(a: &mut Side, remote: &RmrTriplet) {
     let device = Arc::clone(&a.device);
     device.front.quietly(|| {
@@ -209,10 +209,10 @@ fn post_everything(a: &mut Side, remote: &RmrTriplet) {
     });
 }
 
-/// What completes of [`post_everything`]: all requests but the suppressed ones.
+/// Number of completions of [`post_everything`]: all requests but the suppressed ones.
 const REPORTED: u64 = 3 * BATCH / 2;
 
-/// Lets the simulator do what was posted: one more request, heard.
+/// Makes the simulator execute the posts: one further request that it sees.
 fn ring(a: &mut Side, b: &mut Side) {
     for cookie in 0..BATCH {
         b.ia.ep_post_recv(b.ep, &[b.slice], DtoCookie(cookie), NONE)
@@ -238,7 +238,7 @@ fn dequeue_everything(a: &mut Side) {
 fn posting_and_dequeuing_allocate_nothing() {
     let (mut a, mut b) = pair();
     let remote = b.remote;
-    // The receive queue of B must be filled before the Sends are heard, or they are refused for now.
+    // Fill B's receive queue before the simulator sees the Sends, or they get RNR.
     let posts = allocations(|| post_everything(&mut a, &remote));
     ring(&mut a, &mut b);
     let dequeues = allocations(|| dequeue_everything(&mut a));
@@ -246,7 +246,7 @@ fn posting_and_dequeuing_allocate_nothing() {
     assert_eq!((posts, dequeues, control), (0, 0, 2));
 }
 
-/// What the child writes when it got so far.
+/// The child's output on success.
 const SURVIVED: &str = "posted and dequeued without a system call\n";
 
 /// Runs this test program again, for one test and with a role.
@@ -273,14 +273,14 @@ fn posting_and_dequeuing_make_no_system_call() {
             child("work").contains(SURVIVED),
             "the kernel killed the child: a system call on the hot path"
         );
-        // The proof proves something only if a system call would have shown.
+        // First check that a system call would kill the child.
         assert!(
             !child("control").contains(SURVIVED),
             "seccomp is not in force"
         );
         return;
     };
-    // Strict seccomp ends the thread, not the process; joining it then fails, which ends the child.
+    // Strict seccomp ends the thread, not the process; the failing join then ends the child.
     std::thread::spawn(move || work_without_system_calls(&role))
         .join()
         .expect("the thread was killed, as it should be");
@@ -291,18 +291,18 @@ fn work_without_system_calls(role: &str) {
     let remote = b.remote;
     post_everything(&mut a, &remote);
     ring(&mut a, &mut b);
-    // The queues have been used once; what is left is the hot path alone.
-    // SAFETY: PR_SET_SECCOMP takes a mode and touches no memory.
+    // The queues have been used once, so that only the hot path runs now.
+    // SAFETY: PR_SET_SECCOMP takes a mode and accesses no memory.
     let entered = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_STRICT) };
     if entered == 0 {
         dequeue_everything(&mut a);
         post_everything(&mut a, &remote);
         if role == "control" {
-            // SAFETY: getppid takes nothing and cannot fail; in strict mode it kills the process.
+            // SAFETY: getppid has no arguments and cannot fail; in strict mode it kills the process.
             let _parent = unsafe { libc::getppid() };
         }
-        // SAFETY: the pointer and the length are those of a static string.
+        // SAFETY: pointer and length of a static string.
         let _written = unsafe { libc::write(1, SURVIVED.as_ptr().cast(), SURVIVED.len()) };
     }
-    // From here on any system call ends the process, which is what the parent expects.
+    // Any further system call ends the process, which the parent expects.
 }

@@ -1,8 +1,9 @@
-//! Spans and lines that a program hears of an adapter.
+//! Spans and log lines of an adapter.
 //!
-//! A program of its own. `tracing` keeps for the whole process whether a span or an event is wanted, and takes the
-//! answer from whichever thread meets it first: a thread without a subscriber answers "never" for all. So one
-//! subscriber is installed for the process before any thread opens an adapter ([`Heard::new`]), and it sorts by thread.
+//! A separate program. `tracing` caches for the whole process whether a span or an event is enabled, and takes the
+//! answer of the first thread that meets it: a thread without a subscriber disables it for all. So one subscriber is
+//! installed for the process before any thread opens an adapter ([`Heard::new`]), and it separates the lines by
+//! thread.
 
 #[path = "../dat/support/mod.rs"]
 #[allow(
@@ -24,15 +25,15 @@ use udapl::{
 
 use support::{A, B, CONN_QUAL, LONG, Pair, PairConfig};
 
-/// The subscriber is the process's.
+/// Set when the process's subscriber has been installed.
 static INSTALLED: Once = Once::new();
 
 thread_local! {
-    /// The lines of this thread while its test listens.
+    /// The lines of this thread while its test captures them.
     static LINES: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Writes to the thread's own lines, if its test listens.
+/// Writes to the thread's own lines, if its test captures them.
 struct ByThread;
 
 impl io::Write for ByThread {
@@ -51,11 +52,11 @@ impl io::Write for ByThread {
     }
 }
 
-/// What a test heard of its own thread.
+/// Lines that a test has captured on its own thread.
 struct Heard(String);
 
 impl Heard {
-    /// Each test begins with this: no thread may meet a span before the subscriber is there.
+    /// Every test must call this first: no thread may meet a span before the subscriber is installed.
     fn new() -> Self {
         INSTALLED.call_once(|| {
             let subscriber = tracing_subscriber::fmt()
@@ -69,7 +70,7 @@ impl Heard {
         Self(String::new())
     }
 
-    /// Listens while `work` runs.
+    /// Captures lines while `work` runs.
     fn listen<R>(&mut self, work: impl FnOnce() -> R) -> R {
         LINES.set(Some(String::new()));
         let done = work();
@@ -77,16 +78,16 @@ impl Heard {
         done
     }
 
-    /// Lines in which all of these words are.
+    /// Returns the lines that contain all of these words.
     fn lines(&self, words: &[&str]) -> Vec<String> {
         let has = |line: &&str| words.iter().all(|word| line.contains(word));
         self.0.lines().filter(has).map(str::to_owned).collect()
     }
 
-    /// Spans of this name that are over, and have all of these words among their fields.
+    /// Returns the closed spans of this name whose fields contain all of these words.
     fn spans(&self, name: &str, words: &[&str]) -> Vec<String> {
         let mut lines = self.lines(words);
-        // A line names its span last, after those that it is in.
+        // A line names its own span last, after the enclosing spans.
         lines.retain(|line| {
             let chain = line.split(" close time.busy=").next().unwrap_or_default();
             let at = chain.rfind(&format!("{name}{{"));

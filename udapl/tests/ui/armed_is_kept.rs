@@ -1,4 +1,4 @@
-//! What was armed is armed for one sleep, and not beyond the IA.
+//! An armed state is for one sleep, and must not outlive the borrow of the IA.
 
 //~ error[E0515]: cannot return value referencing function parameter `ia`
 

@@ -1,4 +1,4 @@
-//! The doorbell of a batch is rung when its call ends, so nothing is posted to it later.
+//! A batch's doorbell is rung at the end of its call, so nothing can be posted to it later.
 
 //~ error[E0521]: borrowed data escapes outside of closure
 //~ error[E0521]: borrowed data escapes outside of closure

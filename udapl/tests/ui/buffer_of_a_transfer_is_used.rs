@@ -1,4 +1,4 @@
-//! A buffer that was moved into a transfer is the card's until it comes back.
+//! A buffer that was moved into a transfer belongs to the card until it is returned.
 
 //~ error[E0382]: borrow of moved value: `buffer`
 

@@ -1,4 +1,4 @@
-//! An IA is one thread's at a time.
+//! Only one thread at a time uses an IA.
 
 //~ error[E0499]: cannot borrow `*ia` as mutable more than once at a time
 

@@ -1,4 +1,4 @@
-//! What the others do wrong, done right.
+//! Correct versions of the other programs.
 
 use udapl::future::{Buffer, Endpoint};
 use udapl::{Arm, CompletionFlags, DtoCookie, EpHandle, EvdHandle, Ia, LmrSlice};

@@ -1,18 +1,17 @@
-//! Handles of DAT 2.0: what a program holds is the address of a cell, and the cell begins with the address of the
-//! provider, which is how the registry finds the function for a handle that it does not know.
+//! Handles of DAT 2.0. A program's handle is the address of a cell. The cell begins with the provider's address, by
+//! which the registry finds the function for a handle that it does not know.
 //!
 //! ```text
 //!    program --handle--> cell: | provider --> name, functions | handle of DAT 1.2 |
 //! ```
 //!
-//! Behind that word lies the number that the same object has in [`table`](crate::capi::table), and all else is the
-//! table's: it knows which numbers are in use and what they stand for. Each place of the table has its cell,
-//! so that nothing is allocated and the way back is arithmetic.
-//!
-//! Cells never go. A freed handle still leads the registry to a function, which finds a number that is none any more.
-//! The registry of DAT 2.0 follows any number as if it were the address of a cell, before we see it. A number that gets
-//! as far as here and is no such address names nothing. A cell serves another object after all other places of its kind
-//! have been used, and then an old handle is taken for the new one's.
+//! The second word is the object's number in [`table`](crate::capi::table), which knows the numbers in use and their
+//! objects. Each place of the table has one cell, so that nothing is allocated, and the cell of a number is found by
+//! arithmetic.
+//! Cells are never freed. With a freed handle the registry still calls a function, which finds an invalid number in
+//! the cell. The registry of DAT 2.0 dereferences every handle before this library sees it. A handle that is not the
+//! address of a cell is invalid here. A cell is used again after all other places of its kind; a stale handle then
+//! names the new object.
 
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -24,13 +23,13 @@ use crate::capi::types::DatHandle;
 
 #[repr(C)]
 struct Cell {
-    /// The registry reads this.
+    /// The provider, read by the registry.
     provider: AtomicPtr<Provider>,
-    /// In DAT 1.2.
+    /// The handle of DAT 1.2.
     handle: AtomicU64,
 }
 
-/// All zeros, so that it takes address space, and memory only where it is used. In pages of its own.
+/// All zeros, so that it takes address space, and memory only where it is used. It fills whole pages.
 static PAGES: Wiped<[[Cell; PER_KIND]; KINDS]> = Wiped(
     [const {
         [const {
@@ -43,17 +42,17 @@ static PAGES: Wiped<[[Cell; PER_KIND]; KINDS]> = Wiped(
 );
 static CELLS: &[[Cell; PER_KIND]; KINDS] = &PAGES.0;
 
-/// The pages of all cells.
+/// Returns the pages of all cells.
 pub(in crate::capi) fn pages() -> (NonNull<u8>, usize) {
     wiped(&PAGES)
 }
 
-/// A number that is no handle and not null.
+/// A number that is neither null nor a valid handle.
 const NOBODY: u64 = 1;
-/// `DAT_EVD_OUT_OF_SCOPE`, the largest handle that is a number by definition.
+/// `DAT_EVD_OUT_OF_SCOPE`, the largest of the handles that are constants.
 const LAST_CONSTANT: u64 = 2;
 
-/// The cell at an address.
+/// Returns the cell at an address.
 fn at(handle: DatHandle) -> Option<&'static Cell> {
     let offset = handle.addr().checked_sub(CELLS.as_ptr().addr())?;
     let index = offset / size_of::<Cell>();
@@ -63,7 +62,7 @@ fn at(handle: DatHandle) -> Option<&'static Cell> {
     CELLS.as_flattened().get(index)
 }
 
-/// The handle of DAT 1.2 for what a program has given. What was never a handle becomes one that names nothing.
+/// Converts a program's handle to that of DAT 1.2. An invalid handle becomes one that has no object.
 pub(super) fn known(handle: DatHandle) -> DatHandle {
     if number(handle) <= LAST_CONSTANT {
         return handle;
@@ -72,12 +71,12 @@ pub(super) fn known(handle: DatHandle) -> DatHandle {
     handle_of(found.max(NOBODY))
 }
 
-/// The provider that the object of a handle belongs to.
+/// Returns the provider of a handle's object.
 pub(super) fn provider(handle: DatHandle) -> *mut Provider {
     at(handle).map_or(null_mut(), |cell| cell.provider.load(Ordering::Acquire))
 }
 
-/// What a program is given for a handle of DAT 1.2.
+/// Converts a handle of DAT 1.2 to a program's handle.
 pub(super) fn shown(provider: *mut Provider, handle: DatHandle) -> DatHandle {
     let told = number(handle);
     if told <= LAST_CONSTANT {
@@ -92,7 +91,7 @@ pub(super) fn shown(provider: *mut Provider, handle: DatHandle) -> DatHandle {
     core::ptr::from_ref(cell).cast_mut().cast()
 }
 
-/// The handle of DAT 2.0 for one that the program has been given before; null for any other.
+/// Converts a handle of DAT 1.2 to the program's handle, if the program has one; otherwise null.
 pub(super) fn shown_before(handle: DatHandle) -> DatHandle {
     let (kind, place) = place_of(number(handle));
     CELLS

@@ -1,6 +1,6 @@
 //! The calls of a CNO.
 
-// UNSAFETY: pointers of a C program are read and written.
+// UNSAFETY: reads and writes through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
 
 use core::mem::MaybeUninit;
@@ -13,7 +13,7 @@ use super::types::{CCnoParam, proxy};
 use crate::capi;
 use crate::capi::types::{CAgent, DatHandle, DatReturn};
 
-/// The bits of `DAT_CNO_PARAM_MASK`: `DAT_CNO_FIELD_ALL` is 4, and the others are 1, 2 and 3.
+/// The bits of `DAT_CNO_PARAM_MASK`: `DAT_CNO_FIELD_ALL` is 4; the other fields are 1, 2 and 3.
 const ALL: u32 = 7;
 /// `DAT_CNO_FIELD_ALL` in DAT 1.2.
 const ALL_BEFORE: u32 = 3;
@@ -26,7 +26,7 @@ pub(super) unsafe extern "C" fn create(
     cno_handle: *mut DatHandle,
 ) -> DatReturn {
     let make = |place| {
-        // SAFETY: contract AGENT; the place is null or ours.
+        // SAFETY: contract AGENT; `place` is null or a local variable.
         unsafe { capi::cno::create(known(ia_handle), agent, shown_before, place) }
     };
     // SAFETY: contract ROOM, and DAT 1.2 refuses null.
@@ -55,10 +55,10 @@ pub(super) unsafe extern "C" fn query(
         return code::bad_argument(3);
     }
     let mut param = MaybeUninit::uninit();
-    // SAFETY: a place of ours.
+    // SAFETY: a local variable.
     let answer = unsafe { capi::dat_cno_query(known(cno_handle), ALL_BEFORE, param.as_mut_ptr()) };
     if answer == 0 {
-        // SAFETY: a call that succeeds has written it.
+        // SAFETY: the call succeeded and has written it.
         let param = unsafe { param.assume_init() };
         let proxy_type = match param.agent.proxy_agent_func {
             Some(_) => proxy::AGENT,
@@ -90,7 +90,7 @@ pub(super) unsafe extern "C" fn wait(
         return code::bad_argument(3);
     }
     let mut evd = null_mut();
-    // SAFETY: a place of ours.
+    // SAFETY: a local variable.
     let answer = unsafe { capi::dat_cno_wait(known(cno_handle), timeout, &raw mut evd) };
     // SAFETY: not null, and contract ROOM.
     unsafe { evd_handle.write(shown(provider(cno_handle), evd)) };

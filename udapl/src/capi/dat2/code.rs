@@ -1,4 +1,4 @@
-//! Return values: DAT 2.0 numbers some subtypes, and DAT_NOT_IMPLEMENTED, otherwise than DAT 1.2.
+//! Return codes: DAT 2.0 uses other numbers than DAT 1.2 for some subtypes and for DAT_NOT_IMPLEMENTED.
 
 use crate::capi::types::DatReturn;
 
@@ -7,9 +7,9 @@ const SUBTYPE: u32 = 0xffff;
 const CLASS_ERROR: u32 = 0x8000_0000;
 /// `DAT_NOT_IMPLEMENTED` in DAT 1.2, and in DAT 2.0.
 const NOT_IMPLEMENTED: [u32; 2] = [0x0fff_0000, 0x3fff_0000];
-/// `DAT_INVALID_HANDLE_SRQ`: `DAT_INVALID_HANDLE_CSP` comes behind it.
+/// `DAT_INVALID_HANDLE_SRQ`; DAT 2.0 inserts `DAT_INVALID_HANDLE_CSP` after it.
 const LAST_BEFORE_CSP: u32 = 25;
-/// `DAT_INVALID_STATE_SRQ_IN_USE` in DAT 1.2: `DAT_INVALID_STATE_SRQ_SHUTDOWN` comes behind it.
+/// `DAT_INVALID_STATE_SRQ_IN_USE` in DAT 1.2; DAT 2.0 inserts `DAT_INVALID_STATE_SRQ_SHUTDOWN` after it.
 const LAST_BEFORE_SHUTDOWN: u32 = 86;
 /// `DAT_INVALID_PARAMETER`.
 const PARAMETER: u32 = 0x0006_0000;
@@ -33,7 +33,7 @@ pub(super) const fn bad_argument(number: u32) -> DatReturn {
     CLASS_ERROR | PARAMETER | (ARG1 + number - 1)
 }
 
-/// The value of DAT 2.0 for one of DAT 1.2.
+/// Converts a code of DAT 1.2 to DAT 2.0.
 pub(super) const fn shown(value: DatReturn) -> DatReturn {
     let (kind, subtype) = (value & TYPE, value & SUBTYPE);
     let kind = if kind == NOT_IMPLEMENTED[0] {
@@ -49,7 +49,8 @@ pub(super) const fn shown(value: DatReturn) -> DatReturn {
     (value & !(TYPE | SUBTYPE)) | kind | subtype
 }
 
-/// The answer of a call that has more arguments than in DAT 1.2: `places` says where each argument of DAT 1.2 is now.
+/// Converts the code of a call that has more arguments than in DAT 1.2: `places` gives each DAT 1.2 argument's
+/// position.
 pub(super) fn moved(value: DatReturn, places: &[u32]) -> DatReturn {
     let value = shown(value);
     let argument = (value & SUBTYPE).wrapping_sub(ARG1) as usize;
@@ -59,8 +60,8 @@ pub(super) fn moved(value: DatReturn, places: &[u32]) -> DatReturn {
     }
 }
 
-/// The answer of `dat_evd_dequeue`. An empty queue is no error to the programs of the distributions: they
-/// compare the whole value with DAT_QUEUE_EMPTY (dapl's `dtest.c`, `collect_event`).
+/// Converts the code of `dat_evd_dequeue`. An empty queue has no error class, because programs compare the whole
+/// value with DAT_QUEUE_EMPTY (dapl's `dtest.c`, `collect_event`).
 pub(super) const fn dequeued(value: DatReturn) -> DatReturn {
     if value & TYPE == QUEUE_EMPTY {
         return QUEUE_EMPTY;
@@ -76,7 +77,7 @@ mod tests {
 
     #[test]
     fn subtypes_keep_their_names_and_get_the_numbers_of_dat_2_0() {
-        // dat_error.h of DAT 2.0, counted from DAT_NO_SUBTYPE.
+        // Numbers of DAT 2.0's dat_error.h, counted from DAT_NO_SUBTYPE.
         for (subtype, number) in [
             (Subtype::None, 0),
             (Subtype::HandleIa, 11),

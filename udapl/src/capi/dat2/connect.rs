@@ -1,6 +1,6 @@
 //! Connecting and disconnecting, service points, connection requests.
 
-// UNSAFETY: pointers of a C program are read and written.
+// UNSAFETY: reads and writes through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
 
 use core::ffi::c_void;
@@ -84,7 +84,7 @@ pub(super) unsafe extern "C" fn psp_create(
     psp_handle: *mut DatHandle,
 ) -> DatReturn {
     let make = |place| {
-        // SAFETY: the place is null or ours.
+        // SAFETY: `place` is null or a local variable.
         unsafe {
             capi::dat_psp_create(
                 known(ia_handle),
@@ -110,7 +110,7 @@ pub(super) unsafe extern "C" fn psp_create_any(
     psp_handle: *mut DatHandle,
 ) -> DatReturn {
     let make = |place| {
-        // SAFETY: contract PASSED ON; the place is null or ours.
+        // SAFETY: contract PASSED ON; `place` is null or a local variable.
         unsafe {
             capi::dat_psp_create_any(
                 known(ia_handle),
@@ -159,7 +159,7 @@ pub(super) unsafe extern "C" fn rsp_create(
     rsp_handle: *mut DatHandle,
 ) -> DatReturn {
     let make = |place| {
-        // SAFETY: the place is null or ours.
+        // SAFETY: `place` is null or a local variable.
         let answer = unsafe {
             capi::dat_rsp_create(
                 known(ia_handle),
@@ -170,9 +170,9 @@ pub(super) unsafe extern "C" fn rsp_create(
             )
         };
         if answer == 0 {
-            // SAFETY: not null, or the call would have failed, and a handle has been put there.
+            // SAFETY: not null, or the call would have failed; the call has written a handle.
             let rsp = unsafe { *place };
-            // That it is found again is all that comes of it.
+            // A failure to note it has no other effect than that `served` does not find it.
             let _noted = on(rsp, |open, _: RspHandle| {
                 open.records.reserved.insert(conn_qual, number(rsp));
                 Ok(())
@@ -205,15 +205,15 @@ pub(super) unsafe extern "C" fn rsp_query(
     code::shown(answer)
 }
 
-/// Reserved service points that have served and are not yet freed, by the handle of DAT 1.2.
+/// Reserved service points that have taken their request and are not yet freed, by the handle of DAT 1.2.
 static SPENT: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
 
 fn spent() -> MutexGuard<'static, BTreeSet<u64>> {
     SPENT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A reserved service point at which a request has arrived: it is spent, but programs of DAT 2.0 are told of it by the
-/// request, and free it (dapl's `dapl_cr_callback.c`). Null if it is not one of ours.
+/// Returns the program's handle of a reserved service point whose request has arrived. The service point is spent,
+/// but DAT 2.0 programs get it with the request and free it (dapl's `dapl_cr_callback.c`). Null if there is none.
 pub(super) fn served(open: &mut Open, conn_qual: u64) -> DatHandle {
     let Some(handle) = open.records.reserved.remove(&conn_qual) else {
         return null_mut();
@@ -222,11 +222,11 @@ pub(super) fn served(open: &mut Open, conn_qual: u64) -> DatHandle {
     handle_of(handle)
 }
 
-/// Frees it, whether it has served or not.
+/// Frees a service point, spent or not.
 pub(super) extern "C" fn rsp_free(rsp_handle: DatHandle) -> DatReturn {
     let inside = known(rsp_handle);
     let answer = capi::dat_rsp_free(inside);
-    // In a child of fork nobody may be there to let the lock go, and none of the handles is one.
+    // In a child of fork the lock may be held for ever, and all handles are invalid.
     if answer != 0 && !fork::is_child() && spent().remove(&number(inside)) {
         return 0;
     }

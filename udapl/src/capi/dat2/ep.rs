@@ -1,6 +1,6 @@
-//! The calls of an endpoint but the posts and connecting.
+//! The calls of an endpoint, without posts and connecting.
 
-// UNSAFETY: pointers of a C program are read and written.
+// UNSAFETY: reads and writes through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
 
 use core::mem::MaybeUninit;
@@ -22,24 +22,24 @@ use crate::capi::types::{self, DatBoolean, DatCount, DatHandle, DatReturn};
 const ALL: u64 = 0x7fff_ffff;
 /// `DAT_EP_FIELD_ALL` of DAT 1.2.
 const ALL_BEFORE: u64 = 0x7fff_f7ff;
-/// `DAT_EP_FIELD_COMM`, which DAT 1.2 does not have: the bits between it and the attributes are one lower there.
+/// `DAT_EP_FIELD_COMM`, which DAT 1.2 lacks: the bits above it, up to the attributes, are one lower there.
 const COMM: u64 = 0x4;
 const BELOW_COMM: u64 = 0x3;
 const ABOVE_COMM: u64 = 0xff8;
 const ATTRIBUTES: u64 = 0x7fff_f000;
 
-/// A mask as DAT 1.2 has it.
+/// Converts a mask to DAT 1.2.
 const fn mask(given: u64) -> u64 {
     (given & (BELOW_COMM | ATTRIBUTES)) | (given & ABOVE_COMM) >> 1
 }
 
 /// `DAT_HW_DEFAULT`.
 const NO_WATERMARK: DatCount = -1;
-/// RDMA Reads an endpoint may have outstanding, each way, that asks for nothing (dapl's `dapl_ep_util.c`,
-/// `IB_RDMA_DEFAULT`). Without a word programs of DAT 2.0 expect some.
+/// Default number of outstanding RDMA Reads each way (dapl's `dapl_ep_util.c`, `IB_RDMA_DEFAULT`). DAT 2.0 programs
+/// rely on it without asking.
 const READS: u32 = 4;
 
-/// What an endpoint gets that asks for nothing.
+/// Returns the attributes of an endpoint created without attributes.
 fn defaults(ia: DatHandle) -> Option<types::CEpAttr> {
     let (adapter, _) = look_up::<IaName>(ia).ok()?;
     let attr = adapter.turn(|open| {
@@ -52,15 +52,15 @@ fn defaults(ia: DatHandle) -> Option<types::CEpAttr> {
     attr.ok()
 }
 
-/// The attributes that DAT 1.2 is given: what the program wants, with the longest messages and RDMA transfers of the
-/// adapter; or the defaults.
+/// Returns the attributes for DAT 1.2: the program's, with the adapter's maximum sizes of messages and RDMA
+/// transfers; or the defaults.
 fn wanted(ia: DatHandle, given: Option<&CEpAttr>) -> Option<types::CEpAttr> {
     let defaults = defaults(ia)?;
     let longest = (defaults.max_message_size, defaults.max_rdma_size);
     Some(given.map_or(defaults, |given| before(given, longest)))
 }
 
-/// Attributes as DAT 1.2 has them, with sizes at least as large as `longest`.
+/// Converts attributes to DAT 1.2, with sizes of at least `longest`.
 fn before(given: &CEpAttr, (message, rdma): (u64, u64)) -> types::CEpAttr {
     types::CEpAttr {
         service_type: given.service_type,
@@ -75,7 +75,7 @@ fn before(given: &CEpAttr, (message, rdma): (u64, u64)) -> types::CEpAttr {
         max_request_iov: given.max_request_iov,
         max_rdma_read_in: given.max_rdma_read_in,
         max_rdma_read_out: given.max_rdma_read_out,
-        // Programs leave it 0, and mean nothing by it.
+        // DAT 2.0 programs leave it 0 as unset.
         srq_soft_hw: match given.srq_soft_hw {
             0 => NO_WATERMARK,
             mark => mark,
@@ -129,7 +129,7 @@ pub(super) unsafe extern "C" fn create(
     let attr = unsafe { ep_attributes.as_ref() };
     let attr = wanted(ia, attr);
     let make = |place| {
-        // SAFETY: attributes of ours; the place is null or ours.
+        // SAFETY: local attributes; `place` is null or a local variable.
         unsafe {
             capi::dat_ep_create(
                 ia,
@@ -148,7 +148,7 @@ pub(super) unsafe extern "C" fn create(
 }
 
 /// # Safety
-/// As [`create`].
+/// That of [`create`].
 pub(super) unsafe extern "C" fn create_with_srq(
     ia_handle: DatHandle,
     pz_handle: DatHandle,
@@ -164,7 +164,7 @@ pub(super) unsafe extern "C" fn create_with_srq(
     let attr = unsafe { ep_attributes.as_ref() };
     let attr = attr.and_then(|attr| wanted(ia, Some(attr)));
     let make = |place| {
-        // SAFETY: attributes of ours; the place is null or ours.
+        // SAFETY: local attributes; `place` is null or a local variable.
         unsafe {
             capi::dat_ep_create_with_srq(
                 ia,
@@ -197,10 +197,10 @@ pub(super) unsafe extern "C" fn query(
         return code::bad_argument(3);
     }
     let mut param = MaybeUninit::uninit();
-    // SAFETY: a place of ours.
+    // SAFETY: a local variable.
     let answer = unsafe { capi::dat_ep_query(known(ep_handle), ALL_BEFORE, param.as_mut_ptr()) };
     if answer == 0 {
-        // SAFETY: a call that succeeds has written it.
+        // SAFETY: the call succeeded and has written it.
         let param = unsafe { param.assume_init() };
         let of = provider(ep_handle);
         let param = CEpParam {
@@ -256,7 +256,7 @@ pub(super) unsafe extern "C" fn modify(
         srq_handle: known(given.srq_handle),
         ep_attr: before(&given.ep_attr, (0, 0)),
     };
-    // SAFETY: a structure of ours.
+    // SAFETY: a local structure.
     code::shown(unsafe {
         capi::dat_ep_modify(known(ep_handle), mask(ep_param_mask), &raw const param)
     })
@@ -315,7 +315,8 @@ mod tests {
 
     #[test]
     fn the_bits_of_a_mask_are_those_of_the_same_names_in_dat_1_2() {
-        // DAT_EP_FIELD_EP_STATE, _LOCAL_IA_ADDRESS_PTR, _PZ_HANDLE, _SRQ_HANDLE, _EP_ATTR_QOS in both headers.
+        // The same fields in both headers: DAT_EP_FIELD_EP_STATE, _LOCAL_IA_ADDRESS_PTR, _PZ_HANDLE, _SRQ_HANDLE,
+        // _EP_ATTR_QOS.
         for (given, bit) in [
             (0x2, 0x2),
             (0x8, 0x4),

@@ -1,6 +1,6 @@
 //! The calls of an EVD, and events.
 
-// UNSAFETY: pointers of a C program are read and written.
+// UNSAFETY: reads and writes through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
 
 use core::ptr::null_mut;
@@ -34,7 +34,7 @@ pub(super) unsafe extern "C" fn create(
     evd_handle: *mut DatHandle,
 ) -> DatReturn {
     let make = |place| {
-        // SAFETY: the place is null or ours.
+        // SAFETY: `place` is null or a local variable.
         unsafe {
             capi::dat_evd_create(
                 known(ia_handle),
@@ -100,12 +100,12 @@ pub(super) extern "C" fn resize(evd_handle: DatHandle, evd_min_qlen: DatCount) -
 /// `event` is null or points to an event.
 pub(super) unsafe extern "C" fn post_se(evd_handle: DatHandle, event: *const CEvent) -> DatReturn {
     if event.is_null() {
-        // SAFETY: null is one of the two.
+        // SAFETY: null is allowed.
         return code::shown(unsafe { capi::dat_evd_post_se(known(evd_handle), core::ptr::null()) });
     }
     // SAFETY: not null, and contract GIVEN.
     let given = unsafe { &*event };
-    // SAFETY: all members are numbers and pointers that nobody follows, and the union's bytes are the caller's.
+    // SAFETY: every member of the union is a number or a pointer that is not dereferenced; the caller initialized it.
     let software_event_data = unsafe { given.event_data.software_event_data };
     let event = types::CEvent {
         event_number: given.event_number,
@@ -114,7 +114,7 @@ pub(super) unsafe extern "C" fn post_se(evd_handle: DatHandle, event: *const CEv
             software_event_data,
         },
     };
-    // SAFETY: an event of ours.
+    // SAFETY: a local event.
     code::shown(unsafe { capi::dat_evd_post_se(known(evd_handle), &raw const event) })
 }
 
@@ -155,7 +155,7 @@ pub(super) unsafe extern "C" fn wait(
     })
 }
 
-/// The operation of a request of an endpoint that has completed; a Send if that is not known.
+/// Returns the operation of an endpoint's completed request; a Send if it is unknown.
 fn operation_of(open: &mut Open, ep: DatHandle, cookie: u64, success: bool) -> u32 {
     let operations = open.records.operations.get_mut(&number(ep));
     operations
@@ -163,7 +163,7 @@ fn operation_of(open: &mut Open, ep: DatHandle, cookie: u64, success: bool) -> u
         .unwrap_or(operation::SEND)
 }
 
-/// An event in the words of DAT 2.0, from those of DAT 1.2.
+/// Converts an event from DAT 1.2 to DAT 2.0.
 fn made(
     of: *mut Provider,
     adapter: &'static Adapter,
@@ -176,7 +176,7 @@ fn made(
     let mut extension = None;
     let event_data = match event {
         Event::Dto(done) => {
-            // SAFETY: the member that was written for such an event.
+            // SAFETY: the number of the event selects this member.
             let inside = unsafe { data.dto_completion_event_data.ep_handle };
             let success = done.status == DtoStatus::Success;
             let operation = if done.request {
@@ -201,7 +201,7 @@ fn made(
             }
         }
         Event::RmrBind(_) => {
-            // SAFETY: the member that was written for such an event.
+            // SAFETY: the number of the event selects this member.
             let data = unsafe { data.rmr_completion_event_data };
             CEventData {
                 rmr_completion_event_data: CRmrCompletion {
@@ -211,7 +211,7 @@ fn made(
             }
         }
         Event::ConnectionRequest(_) => {
-            // SAFETY: the member that was written for such an event.
+            // SAFETY: the number of the event selects this member.
             let data = unsafe { data.cr_arrival_event_data };
             let point = if data.sp_handle.is_null() {
                 connect::served(open, data.conn_qual)
@@ -229,7 +229,7 @@ fn made(
             }
         }
         Event::Connection(_) => {
-            // SAFETY: the member that was written for such an event.
+            // SAFETY: the number of the event selects this member.
             let data = unsafe { data.connect_event_data };
             CEventData {
                 connect_event_data: CConnection {
@@ -239,7 +239,7 @@ fn made(
             }
         }
         Event::Async(_) => {
-            // SAFETY: the member that was written for such an event.
+            // SAFETY: the number of the event selects this member.
             let data = unsafe { data.asynch_error_event_data };
             CEventData {
                 asynch_error_event_data: CAsync {
@@ -249,7 +249,7 @@ fn made(
             }
         }
         Event::Software(_) => CEventData {
-            // SAFETY: the member that was written for such an event.
+            // SAFETY: the number of the event selects this member.
             software_event_data: unsafe { data.software_event_data },
         },
     };

@@ -1,11 +1,11 @@
-//! `dat_extension_op`: of dapl's extensions for InfiniBand (`dat_ib_extensions.h`) those of its version 2.0.1, which
-//! are RDMA Write with immediate data, fetch-and-add and compare-and-swap.
+//! `dat_extension_op`: dapl's extensions for InfiniBand (`dat_ib_extensions.h`), version 2.0.1: RDMA Write with
+//! immediate data, fetch-and-add, compare-and-swap.
 //!
-//! Such a request completes as DAT_IB_DTO_EVENT, with a type of its own in the event's extension data; a receive with
-//! immediate data does, too. Programs ask by named attributes of the provider what there is. The other operations of
-//! the header (unreliable datagrams, counters, collectives) are DAT_NOT_IMPLEMENTED.
+//! Such a request completes as DAT_IB_DTO_EVENT, and the event's extension data has its type. So does a receive with
+//! immediate data. Named attributes of the provider tell programs which operations are available. The other
+//! operations of the header (unreliable datagrams, counters, collectives) are DAT_NOT_IMPLEMENTED.
 
-// UNSAFETY: pointers of a C program are read.
+// UNSAFETY: reads through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
 
 use core::ffi::c_int;
@@ -62,7 +62,7 @@ const fn data(kind: u32, success: bool, immediate: u32) -> Data {
     ]
 }
 
-/// What the event of a request of this operation has besides, if it is one of these.
+/// Returns the extension data of a completed request, if its operation is an extension.
 pub(super) const fn of_request(operation: u32, success: bool) -> Option<Data> {
     let kind = match operation {
         operation::RDMA_WRITE_IMMED => ext_type::RDMA_WRITE_IMMED,
@@ -73,7 +73,7 @@ pub(super) const fn of_request(operation: u32, success: bool) -> Option<Data> {
     Some(data(kind, success, 0))
 }
 
-/// The operation of a receive, and what its event has besides.
+/// Returns the operation of a receive, and its event's extension data.
 pub(super) const fn of_receive(detail: DtoDetail) -> (u32, Option<Data>) {
     match detail {
         DtoDetail::WriteImmediate(immediate) => (
@@ -89,7 +89,7 @@ pub(super) const fn of_receive(detail: DtoDetail) -> (u32, Option<Data>) {
     }
 }
 
-/// Arguments that all of them have.
+/// Arguments that all extended operations have.
 struct Common {
     ep: DatHandle,
     count: DatCount,
@@ -127,11 +127,11 @@ unsafe fn posted(
     }
 }
 
-/// `handle_extendedop_func`: the registry has found the provider by the handle.
+/// `handle_extendedop_func`: the registry finds the provider by the handle.
 ///
 /// # Safety
-/// `arguments` is null, or the list of what the operation takes (the macros of `dat_ib_extensions.h`), whose pointers
-/// are null or lead to what they are.
+/// `arguments` is null or the operation's arguments (the macros of `dat_ib_extensions.h`); each pointer among them is
+/// null or leads to its type.
 pub(super) unsafe extern "C" fn extended_op(
     handle: DatHandle,
     operation: c_int,
@@ -208,7 +208,7 @@ pub(super) unsafe extern "C" fn extended_op(
 mod tests {
     use super::*;
 
-    /// Numbers and places as `dat_ib_extensions.h` and `dat.h` of DAT 2.0 have them.
+    /// Numbers and offsets as in DAT 2.0's `dat_ib_extensions.h` and `dat.h`.
     #[test]
     fn extension_data_say_type_status_and_immediate_data_at_their_places() {
         let (operation, data) = of_receive(DtoDetail::WriteImmediate(0x7788));

@@ -9,10 +9,10 @@ use super::{cno, connect, ep, evd, ext, generic, ia, memory, post, srq};
 use crate::capi::types::Layout;
 use crate::registry::ProviderInfo;
 
-/// Registers an adapter for the device that `instance_data` names; if it is empty, the adapter's name does.
-///
+/// Registers an adapter for the device that `instance_data` names. If that is empty, the adapter's name is the
+/// device.
 /// # Errors
-/// Those of the registry of DAT 2.0; there is none in this process.
+/// Those of DAT 2.0's registry; the process may not have that registry.
 pub(in crate::capi) fn init(info: ProviderInfo, instance_data: &str) -> DatResult<()> {
     register(info, instance_data, TABLE)
 }
@@ -22,7 +22,7 @@ macro_rules! table {
         /// Functions of the types that the header declares for these members.
         const TABLE: Functions = [$($function as *const c_void,)*];
 
-        /// What a C compiler must say of the header.
+        /// Layout that a C compiler must find in the header.
         pub const LAYOUT: Layout = (
             "struct dat_provider",
             648,

@@ -1,6 +1,6 @@
-//! Calls on handles of any kind, and those of DAT 2.0 alone.
+//! Calls for handles of any kind, and calls that only DAT 2.0 has.
 
-// UNSAFETY: pointers of a C program are read and written.
+// UNSAFETY: reads and writes through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
 
 use core::ffi::{c_char, c_int, c_void};
@@ -38,7 +38,7 @@ pub(super) unsafe extern "C" fn get_handle_type(
     shown(unsafe { capi::dat_get_handle_type(known(dat_handle), handle_type) })
 }
 
-/// No adapter stands in for another.
+/// Returns false: no adapter is a failover for another one.
 ///
 /// # Safety
 /// `answer` is null or points to a boolean.
@@ -51,7 +51,7 @@ pub(super) unsafe extern "C" fn ia_ha_related(
         return bad_argument(3);
     }
     let mut kind = 0;
-    // SAFETY: a place of ours.
+    // SAFETY: a local variable.
     let found = unsafe { get_handle_type(ia_handle, &raw mut kind) };
     if found == 0 {
         // SAFETY: not null, and contract ROOM.

@@ -1,6 +1,6 @@
 //! Opening, querying and closing an adapter.
 
-// UNSAFETY: pointers of a C program are read and written.
+// UNSAFETY: reads and writes through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
 
 use core::ffi::{CStr, c_char};
@@ -27,10 +27,10 @@ const SHAREABLE: [u32; 2] = [2, 1];
 /// `DAT_INVALID_PARAMETER`, the error class, a provider's name that is not registered.
 const NOT_REGISTERED: DatReturn = 0x800a_0064;
 
-/// What programs ask a provider of InfiniBand for by name (dapl's `openib_common/util.c`).
+/// Named attributes that DAT 2.0 programs read from an InfiniBand provider (dapl's `openib_common/util.c`).
 struct Attributes([CNamedAttr; 5]);
 
-/// Of these the last are there with atomic operations only.
+/// The last ones are present only with atomic operations.
 const ATOMIC_ATTRIBUTES: usize = 2;
 
 // SAFETY: constant texts.
@@ -59,7 +59,7 @@ static ATTRIBUTES: Attributes = Attributes([
     },
 ]);
 
-/// `dat_ia_open`: the registry has chosen the provider by the version, and says the name.
+/// `dat_ia_open`: the registry has chosen the provider by the version, and passes the name.
 ///
 /// # Safety
 /// `name` is null or a string; the other pointers are null or point to handles.
@@ -88,7 +88,7 @@ pub(super) unsafe extern "C" fn open(
     // SAFETY: not null, and contract GIVEN.
     let given = unsafe { *async_evd_handle };
     let mut evd = known(given);
-    // SAFETY: a place of ours, and contract PASSED ON.
+    // SAFETY: a local variable, and contract PASSED ON.
     let answer =
         unsafe { capi::ia::open_device(&device, async_evd_min_qlen, &raw mut evd, ia_handle) };
     if answer != 0 {
@@ -124,7 +124,7 @@ pub(super) unsafe extern "C" fn query(
     let mut evd = null_mut();
     let mut ia = MaybeUninit::uninit();
     let mut attr = MaybeUninit::uninit();
-    // SAFETY: places of ours.
+    // SAFETY: a local variable.
     let answer = unsafe {
         capi::dat_ia_query(
             known(ia_handle),
@@ -138,7 +138,7 @@ pub(super) unsafe extern "C" fn query(
     if answer != 0 {
         return code::shown(answer);
     }
-    // SAFETY: a call that succeeds has written what was asked for.
+    // SAFETY: the call succeeded and has written it.
     let ia = unsafe { ia.assume_init() };
     // SAFETY: as above.
     let attr = unsafe { attr.assume_init() };
@@ -171,7 +171,7 @@ pub(super) unsafe extern "C" fn query(
     0
 }
 
-/// A size of 64 bits, as large as 32 bits get.
+/// Converts a size of 64 bits to 32, saturating.
 pub(super) fn size(bytes: u64) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
@@ -224,7 +224,7 @@ fn provider_attr(
     of: *mut Provider,
     atomics: bool,
 ) -> CProviderAttr {
-    // The registry finds the entry again by this when the adapter is closed.
+    // The registry uses this to find its entry when the adapter is closed.
     let registered = info_of(of);
     let (major, minor) = registered.as_ref().map_or((2, 0), |info| info.dapl_version);
     CProviderAttr {
@@ -256,7 +256,7 @@ fn provider_attr(
         lmr_sync_req: attr.lmr_sync_req,
         dto_async_return_guaranteed: attr.dto_async_return_guaranteed,
         rdma_write_for_rdma_read_req: attr.rdma_write_for_rdma_read_req,
-        // The sink of an RDMA Read stays unknown to the peer.
+        // An RDMA Read does not expose the RMR context of its local buffer to the peer.
         rdma_read_lmr_rmr_context_exposure: 0,
         rmr_scope_supported: SCOPE_PZ,
         is_signal_safe: 0,

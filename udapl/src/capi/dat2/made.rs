@@ -1,7 +1,6 @@
-//! What calls that make an object have in common: a handle of DAT 1.2 comes back, and the program is given its own for
-//! it.
+//! Calls that make an object: they convert the new handle of DAT 1.2 to a handle of DAT 2.0.
 
-// UNSAFETY: a handle is written where a C program says.
+// UNSAFETY: writes a handle through a C program's pointer.
 #![expect(unsafe_code, reason = "the caller's pointers")]
 
 use core::ptr::null_mut;
@@ -9,11 +8,11 @@ use core::ptr::null_mut;
 use super::cells::{provider, shown};
 use crate::capi::types::{DatHandle, DatReturn};
 
-/// Makes an object of `parent`, whose provider is the new one's too, and puts the program's handle for it at `out`. The
-/// answer is that of `make`, in the numbers of DAT 1.2.
+/// Makes an object of `parent`, with the same provider, and writes the program's handle to `out`. Returns the code of
+/// `make`, as in DAT 1.2.
 ///
 /// # Safety
-/// `out` is null or points to a handle. `make` is given a place for a handle of DAT 1.2, or null, which it refuses.
+/// `out` is null or points to a handle. `make` gets memory for a handle of DAT 1.2, or null, which it must refuse.
 pub(super) unsafe fn shown_new(
     parent: DatHandle,
     out: *mut DatHandle,

@@ -1,6 +1,6 @@
 //! The calls of PZ, LMR and RMR.
 
-// UNSAFETY: pointers of a C program are read and written.
+// UNSAFETY: reads and writes through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
 
 use core::mem::MaybeUninit;
@@ -17,14 +17,13 @@ use crate::capi::types::{
     CPzParam, CRegionDescription, CSharedMemory, DatContext, DatHandle, DatReturn,
 };
 
-/// `DAT_MEM_TYPE_LMR`: the region is described by another's handle.
+/// `DAT_MEM_TYPE_LMR`: the description is another region's handle.
 const MEM_TYPE_LMR: u32 = 1;
-/// `DAT_MEM_PRIV_LOCAL_READ_FLAG`: what InfiniBand's regions always have, so that programs of DAT 2.0 do not ask for
-/// it.
+/// `DAT_MEM_PRIV_LOCAL_READ_FLAG`. InfiniBand regions always have it, so DAT 2.0 programs do not ask for it.
 const LOCAL_READ: u32 = 0x01;
-/// `DAT_LMR_FIELD_ALL`, and in DAT 1.2.
+/// `DAT_LMR_FIELD_ALL`, in DAT 2.0 and in DAT 1.2.
 const LMR_ALL: [u32; 2] = [0x7ff, 0x3ff];
-/// `DAT_RMR_FIELD_ALL`, and in DAT 1.2.
+/// `DAT_RMR_FIELD_ALL`, in DAT 2.0 and in DAT 1.2.
 const RMR_ALL: [u32; 2] = [0x7f, 0x1f];
 
 /// # Safety
@@ -34,7 +33,7 @@ pub(super) unsafe extern "C" fn pz_create(
     pz_handle: *mut DatHandle,
 ) -> DatReturn {
     let make = |place| {
-        // SAFETY: the place is null or ours.
+        // SAFETY: `place` is null or a local variable.
         unsafe { capi::dat_pz_create(known(ia_handle), place) }
     };
     // SAFETY: contract ROOM, and DAT 1.2 refuses null.
@@ -90,7 +89,7 @@ pub(super) unsafe extern "C" fn lmr_create(
         ..region_description
     };
     let make = |place| {
-        // SAFETY: contract PASSED ON; the place is null or ours.
+        // SAFETY: contract PASSED ON; `place` is null or a local variable.
         unsafe {
             capi::dat_lmr_create(
                 known(ia_handle),
@@ -126,10 +125,10 @@ pub(super) unsafe extern "C" fn lmr_query(
         return code::bad_argument(3);
     }
     let mut param = MaybeUninit::uninit();
-    // SAFETY: a place of ours.
+    // SAFETY: a local variable.
     let answer = unsafe { capi::dat_lmr_query(known(lmr_handle), LMR_ALL[1], param.as_mut_ptr()) };
     if answer == 0 {
-        // SAFETY: a call that succeeds has written it.
+        // SAFETY: the call succeeded and has written it.
         let param = unsafe { param.assume_init() };
         let of = provider(lmr_handle);
         let first = param.region_desc.virtual_address;
@@ -162,10 +161,10 @@ pub(super) extern "C" fn lmr_free(lmr_handle: DatHandle) -> DatReturn {
     code::shown(capi::dat_lmr_free(known(lmr_handle)))
 }
 
-/// Segments of a call that is not in a hurry.
+/// Converts segments into a vector, for calls outside the hot path.
 ///
 /// # Safety
-/// `segments` is null or points to `count` of them.
+/// `segments` is null or points to `count` segments.
 unsafe fn segments(segments: *const CLmrTriplet, count: u64) -> Result<Vec<LmrTriplet>, DatReturn> {
     let bytes = size_of::<LmrTriplet>() as u64;
     let count = usize::try_from(count)
@@ -190,7 +189,7 @@ pub(super) unsafe extern "C" fn lmr_sync_rdma_read(
 ) -> DatReturn {
     // SAFETY: contract GIVEN.
     match unsafe { segments(local_segments, num_segments) } {
-        // SAFETY: segments of ours.
+        // SAFETY: local segments.
         Ok(list) => code::shown(unsafe {
             capi::dat_lmr_sync_rdma_read(known(ia_handle), list.as_ptr(), num_segments)
         }),
@@ -199,7 +198,7 @@ pub(super) unsafe extern "C" fn lmr_sync_rdma_read(
 }
 
 /// # Safety
-/// As [`lmr_sync_rdma_read`].
+/// That of [`lmr_sync_rdma_read`].
 pub(super) unsafe extern "C" fn lmr_sync_rdma_write(
     ia_handle: DatHandle,
     local_segments: *const CLmrTriplet,
@@ -207,7 +206,7 @@ pub(super) unsafe extern "C" fn lmr_sync_rdma_write(
 ) -> DatReturn {
     // SAFETY: contract GIVEN.
     match unsafe { segments(local_segments, num_segments) } {
-        // SAFETY: segments of ours.
+        // SAFETY: local segments.
         Ok(list) => code::shown(unsafe {
             capi::dat_lmr_sync_rdma_write(known(ia_handle), list.as_ptr(), num_segments)
         }),
@@ -222,7 +221,7 @@ pub(super) unsafe extern "C" fn rmr_create(
     rmr_handle: *mut DatHandle,
 ) -> DatReturn {
     let make = |place| {
-        // SAFETY: the place is null or ours.
+        // SAFETY: `place` is null or a local variable.
         unsafe { capi::dat_rmr_create(known(pz_handle), place) }
     };
     // SAFETY: contract ROOM, and DAT 1.2 refuses null.
@@ -244,10 +243,10 @@ pub(super) unsafe extern "C" fn rmr_query(
         return code::bad_argument(3);
     }
     let mut param = MaybeUninit::uninit();
-    // SAFETY: a place of ours.
+    // SAFETY: a local variable.
     let answer = unsafe { capi::dat_rmr_query(known(rmr_handle), RMR_ALL[1], param.as_mut_ptr()) };
     if answer == 0 {
-        // SAFETY: a call that succeeds has written it.
+        // SAFETY: the call succeeded and has written it.
         let param = unsafe { param.assume_init() };
         let of = provider(rmr_handle);
         let param = CRmrParam {
@@ -269,8 +268,8 @@ pub(super) unsafe extern "C" fn rmr_query(
     code::shown(answer)
 }
 
-/// Binds a window to a part of an LMR. The LMR's handle says what the triplet's context says already, and must agree
-/// with it where something is bound.
+/// Binds a window to a part of an LMR. The LMR's handle is redundant: the triplet has the LMR's context. Unless the
+/// length is 0, both must name the same LMR.
 ///
 /// # Safety
 /// `lmr_triplet` and `rmr_context` are null or point to what the header says.
@@ -294,20 +293,20 @@ pub(super) unsafe extern "C" fn rmr_bind(
     };
     if given.segment_length != 0 {
         let mut lmr = MaybeUninit::uninit();
-        // SAFETY: a place of ours.
+        // SAFETY: a local variable.
         let answer =
             unsafe { capi::dat_lmr_query(known(lmr_handle), LMR_ALL[1], lmr.as_mut_ptr()) };
         if answer != 0 {
             return code::shown(answer);
         }
-        // SAFETY: a call that succeeds has written it.
+        // SAFETY: the call succeeded and has written it.
         let lmr = unsafe { lmr.assume_init() };
         if lmr.lmr_context != given.lmr_context {
             return code::bad_argument(3);
         }
     }
     let triplet = local(given);
-    // SAFETY: a triplet of ours, and contract PASSED ON.
+    // SAFETY: a local triplet, and contract PASSED ON.
     let answer = unsafe {
         capi::dat_rmr_bind(
             known(rmr_handle),

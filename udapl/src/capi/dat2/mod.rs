@@ -1,22 +1,23 @@
-//! DAT 2.0 over the C ABI of DAT 1.2: the provider that the registry `libdat2.so.2` loads, for programs linked to that.
+//! DAT 2.0 on top of the C ABI of DAT 1.2: the provider for the registry `libdat2.so.2` and the programs linked to
+//! it.
 //!
 //! ```text
 //!    program --dat_ep_post_send--> libdat2.so.2 --table of functions--> here --dat_ep_post_send of DAT 1.2--> Ia
 //! ```
 //!
-//! A function of the table translates what is different and makes the call of the same name in [`capi`](crate::capi):
-//! handles (`cells`), return values (`code`), structures ([`types`]), bits of masks. What a call means is said there.
-//! Where DAT 2.0 means something else, it is said here:
+//! Each function of the table converts its arguments and calls the function of the same name in
+//! [`capi`](crate::capi): handles (`cells`), return codes (`code`), structures ([`types`]), mask bits. That function
+//! documents the call. DAT 2.0 differs in these points:
 //!
-//! - The adapter's name leads to the device by `dat.conf`: a record's instance data is what
-//!   [`ia_open`](crate::ia_open) takes.
-//! - Adapters are opened as thread safe. The header of DAT 2.0 asks for the opposite for every program, and the
-//!   programs use threads all the same; so the lane without locks is not for them.
-//! - An endpoint is given the longest messages and RDMA transfers the adapter has. Programs ask for less than they use,
-//!   since no provider of DAT 2.0 holds them to it. And a region may be read by its owner, asked for or not.
-//! - What came with DAT 2.0 is there where DAT 1.2 has the same thing under another name, and DAT_NOT_IMPLEMENTED where
-//!   not: common service points, windows for one endpoint, CNOs with a file descriptor. Of the extensions for
-//!   InfiniBand `ext` has some.
+//! - `dat.conf` maps the adapter's name to a device: the record's instance data is the name for
+//!   [`ia_open`](crate::ia_open).
+//! - Adapters are opened as thread safe. The header of DAT 2.0 declares every program as not thread safe, but
+//!   programs use threads nevertheless. So they do not get the fast lane.
+//! - An endpoint gets the adapter's maximum sizes of messages and RDMA transfers. Programs ask for less than they
+//!   use, because no other provider of DAT 2.0 enforces the sizes. And a region always has local read access.
+//! - Calls that are new in DAT 2.0 work if DAT 1.2 has the same feature under another name, and are
+//!   DAT_NOT_IMPLEMENTED otherwise: common service points, windows for one endpoint, CNOs with a file descriptor.
+//!   `ext` has some of the extensions for InfiniBand.
 
 mod cells;
 mod cno;

@@ -1,6 +1,6 @@
-//! Posts: triplets have another order and shorter lengths.
+//! Posts: triplets have another order and shorter lengths than in DAT 1.2.
 
-// UNSAFETY: pointers of a C program are read.
+// UNSAFETY: reads through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
 
 use dat_core::{CompletionFlags, DatResult, DtoCookie, EpHandle, LmrTriplet, RmrTriplet};
@@ -14,7 +14,7 @@ use crate::capi::operations::Operations;
 use crate::capi::table::number;
 use crate::capi::types::{DatBoolean, DatContext, DatCount, DatHandle, DatReturn, operation};
 
-/// Segments that a post can have here; no device has as many.
+/// Maximum number of segments of a post; no device allows as many.
 const MOST: usize = 64;
 
 const NOTHING: LmrTriplet = LmrTriplet {
@@ -23,7 +23,7 @@ const NOTHING: LmrTriplet = LmrTriplet {
     segment_length: 0,
 };
 
-/// A triplet as DAT 1.2 has it.
+/// Converts a triplet to DAT 1.2.
 pub(super) fn local(given: &CLmrTriplet) -> LmrTriplet {
     LmrTriplet {
         lmr_context: given.lmr_context,
@@ -40,7 +40,7 @@ pub(super) fn remote(given: &CRmrTriplet) -> RmrTriplet {
     }
 }
 
-/// The I/O vector of a post as DAT 1.2 has it.
+/// The I/O vector of a post in DAT 1.2's form.
 pub(super) struct Segments {
     list: [LmrTriplet; MOST],
     count: usize,
@@ -90,10 +90,10 @@ impl Segments {
     }
 }
 
-/// Posts a request, and remembers what it is.
+/// Posts a request, and records its operation for the completion.
 ///
 /// # Safety
-/// As [`Segments::new`].
+/// That of [`Segments::new`].
 pub(super) unsafe fn request(
     ep_handle: DatHandle,
     (num_segments, local_iov): (DatCount, *const CLmrTriplet),
@@ -114,7 +114,7 @@ pub(super) unsafe fn request(
         if let Some(operations) = open.records.operations.get_mut(&number(inside)) {
             operations.push(cookie, operation, flags.contains(CompletionFlags::SUPPRESS));
         } else {
-            // An endpoint that the provider has made.
+            // Read the limit that the provider chose.
             let limit = open.ia.ep_query(ep)?.attr.max_request_dtos as usize;
             let mut operations = Operations::new(limit);
             operations.push(cookie, operation, flags.contains(CompletionFlags::SUPPRESS));
@@ -149,10 +149,10 @@ pub(super) unsafe extern "C" fn send(
     }
 }
 
-/// A Send, which may invalidate a context of the peer's.
+/// Posts a Send, which may invalidate a context of the peer.
 ///
 /// # Safety
-/// As [`send`].
+/// That of [`send`].
 pub(super) unsafe extern "C" fn send_with_invalidate(
     ep_handle: DatHandle,
     num_segments: DatCount,
@@ -192,7 +192,7 @@ pub(super) unsafe extern "C" fn send_with_invalidate(
 }
 
 /// # Safety
-/// As [`send`].
+/// That of [`send`].
 pub(super) unsafe extern "C" fn recv(
     ep_handle: DatHandle,
     num_segments: DatCount,
@@ -213,7 +213,7 @@ pub(super) unsafe extern "C" fn recv(
 }
 
 /// # Safety
-/// As [`send`]; `remote_buffer` is null or points to a triplet.
+/// That of [`send`]; `remote_buffer` is null or points to a triplet.
 pub(super) unsafe extern "C" fn rdma_read(
     ep_handle: DatHandle,
     num_segments: DatCount,
@@ -245,7 +245,7 @@ pub(super) unsafe extern "C" fn rdma_read(
 }
 
 /// # Safety
-/// As [`rdma_read`].
+/// That of [`rdma_read`].
 pub(super) unsafe extern "C" fn rdma_write(
     ep_handle: DatHandle,
     num_segments: DatCount,

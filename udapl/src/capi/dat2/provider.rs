@@ -1,11 +1,11 @@
 //! The provider: a name and a table of functions for the registry of DAT 2.0, `libdat2.so.2`.
 //!
-//! The registry loads this library when a program opens an adapter that `dat.conf` says is ours, and calls
-//! `dat_provider_init` with the record's name, version and instance data. We answer with a [`Provider`] for that name;
-//! the registry is asked for by name, since nothing here is linked to it. Then it calls the provider's `ia_open` with
-//! the adapter's name alone, which leads back to the device.
+//! The registry loads this library when a program opens an adapter whose `dat.conf` record names it, and calls
+//! `dat_provider_init` with the record's name, version and instance data. That call registers a [`Provider`] for the
+//! name. The registry's functions are looked up by dlsym(3), because nothing here is linked to it. Then the registry
+//! calls the provider's `ia_open` with only the adapter's name, from which this module finds the device.
 
-// UNSAFETY: the registry is found by name, and is given and gives pointers.
+// UNSAFETY: looks up the registry's functions, and exchanges pointers with them.
 #![expect(unsafe_code, reason = "the registry of DAT 2.0")]
 
 use core::ffi::{CStr, c_char, c_void};
@@ -21,37 +21,37 @@ use crate::capi::types::{CProviderInfo, DatReturn};
 use crate::capi::{fork, log};
 use crate::registry::ProviderInfo;
 
-/// What the registry has of us (`DAT_PROVIDER`).
+/// The part of a provider that the registry reads (`DAT_PROVIDER`).
 #[repr(C)]
 pub struct Provider {
     /// The name it is registered under.
     device_name: *const c_char,
-    /// The registry's; unused.
+    /// Used by the registry only.
     extension: *const c_void,
     functions: Functions,
 }
 /// Addresses of functions, in the order of the header.
 pub(super) type Functions = [*const c_void; FUNCTIONS];
-/// So many has `struct dat_provider`.
+/// Number of functions in `struct dat_provider`.
 pub(super) const FUNCTIONS: usize = 79;
 const _: () = assert!(size_of::<Provider>() == 648 && offset_of!(Provider, functions) == 16);
 
 /// A registered adapter.
 struct Registered {
     info: ProviderInfo,
-    /// As `dat_ia_open` of DAT 1.2 names it.
+    /// Device name for `dat_ia_open` of DAT 1.2.
     device: String,
-    /// Never freed: handles lead to it.
+    /// Never freed, because handles lead to it.
     provider: &'static Provider,
 }
 
-// SAFETY: nobody changes a provider; its name is never freed.
+// SAFETY: a provider never changes, and its name is never freed.
 unsafe impl Sync for Provider {}
 
 static REGISTERED: Mutex<Vec<Registered>> = Mutex::new(Vec::new());
 
 /// # Errors
-/// Those of [`fork::not_a_child`]: in a child nobody may be there to let the lock go.
+/// Those of [`fork::not_a_child`]: in a child the lock may be held for ever.
 fn registered() -> DatResult<MutexGuard<'static, Vec<Registered>>> {
     log::begin();
     fork::not_a_child()?;
@@ -60,18 +60,18 @@ fn registered() -> DatResult<MutexGuard<'static, Vec<Registered>>> {
 
 type Change = unsafe extern "C" fn(*const Provider, *const CProviderInfo) -> DatReturn;
 
-/// A function of the registry's, unless what goes by the name is only `ours`.
+/// Returns a function of the registry, unless the only function of that name is `ours`.
 fn of_registry(name: &CStr, ours: *const c_void) -> DatResult<Change> {
     let flags = libc::RTLD_NOLOAD | libc::RTLD_LAZY;
-    // SAFETY: the name is a string. Nothing is loaded: the registry is there, or nobody would have called us.
+    // SAFETY: the name is a C string. Nothing is loaded: the registry is in memory, since it has called this library.
     let library = unsafe { libc::dlopen(c"libdat2.so.2".as_ptr(), flags) };
     let library = if library.is_null() {
-        // A registry that the program has been linked with.
+        // The registry is linked into the program itself.
         libc::RTLD_DEFAULT
     } else {
         library
     };
-    // SAFETY: a library's handle, or the constant for all of them; the name is a string.
+    // SAFETY: a library's handle, or the constant for all libraries; the name is a C string.
     let found = unsafe { libc::dlsym(library, name.as_ptr()) };
     if found.is_null() || found.addr() == ours.addr() {
         return Err(DatError::new(ReturnType::InvalidState, Subtype::None)
@@ -81,18 +81,18 @@ fn of_registry(name: &CStr, ours: *const c_void) -> DatResult<Change> {
     Ok(unsafe { core::mem::transmute::<*mut c_void, Change>(found) })
 }
 
-/// What the registry answered, as an error unless it is success.
+/// Converts the registry's code to a result.
 fn answered(answer: DatReturn) -> DatResult<()> {
     if answer == 0 {
         return Ok(());
     }
-    tracing::error!("the registry of DAT 2.0 answers {answer:#010x}");
+    tracing::error!("the registry of DAT 2.0 returned {answer:#010x}");
     let refused = DatError::new(ReturnType::InternalError, Subtype::None);
     Err(refused.because("the registry of DAT 2.0 refused"))
 }
 
-/// Registers an adapter with these functions, for the device that `instance_data` names; if it is empty, the adapter's
-/// name does.
+/// Registers an adapter with these functions, for the device that `instance_data` names. If that is empty, the
+/// adapter's name is the device.
 pub(super) fn register(
     info: ProviderInfo,
     instance_data: &str,
@@ -121,13 +121,13 @@ pub(super) fn register(
     let entry = &mut list[at];
     entry.device = device;
     let (provider, info) = (entry.provider, of_rust(&entry.info));
-    // The registry may come back to us.
+    // The registry may call this library: release the lock.
     drop(list);
-    // SAFETY: both are what the registry takes.
+    // SAFETY: the arguments have the types of the registry's function.
     answered(unsafe { add(provider, &info) })
 }
 
-/// Takes an adapter out of the registry. What is open stays open.
+/// Removes an adapter from the registry. Open ones stay open.
 pub(in crate::capi) fn fini(info: &ProviderInfo) -> DatResult<()> {
     let ours = crate::capi::registry::dat_registry_remove_provider as *const c_void;
     let remove = of_registry(c"dat_registry_remove_provider", ours)?;
@@ -138,12 +138,12 @@ pub(in crate::capi) fn fini(info: &ProviderInfo) -> DatResult<()> {
     let Some(provider) = known else {
         return Err(DatError::new(ReturnType::InvalidParameter, Subtype::Arg1));
     };
-    // The registry may come back to us: nothing is locked.
-    // SAFETY: both are what the registry takes.
+    // The registry may call this library, so no lock is held.
+    // SAFETY: the arguments have the types of the registry's function.
     answered(unsafe { remove(provider, &of_rust(info)) })
 }
 
-/// What a name was registered for last: the device, and the provider.
+/// Returns the device and the provider that a name was last registered with.
 ///
 /// # Errors
 /// Those of [`fork::not_a_child`].
@@ -153,7 +153,7 @@ pub(super) fn of_name(name: &str) -> DatResult<Option<(String, &'static Provider
     Ok(entry.map(|entry| (entry.device.clone(), entry.provider)))
 }
 
-/// What the adapters of a provider are registered as.
+/// Returns the name and version under which a provider is registered.
 pub(super) fn info_of(provider: *const Provider) -> Option<ProviderInfo> {
     let list = registered().ok()?;
     let entry = list

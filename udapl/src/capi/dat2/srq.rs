@@ -1,6 +1,6 @@
 //! The calls of an SRQ.
 
-// UNSAFETY: pointers of a C program are read and written.
+// UNSAFETY: reads and writes through pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers")]
 
 use super::cells::{known, provider, shown};
@@ -20,7 +20,7 @@ pub(super) unsafe extern "C" fn create(
     srq_handle: *mut DatHandle,
 ) -> DatReturn {
     let make = |place| {
-        // SAFETY: contract PASSED ON; the place is null or ours.
+        // SAFETY: contract PASSED ON; `place` is null or a local variable.
         unsafe { capi::dat_srq_create(known(ia_handle), known(pz_handle), srq_attr, place) }
     };
     // SAFETY: contract ROOM, and DAT 1.2 refuses null.
@@ -43,7 +43,7 @@ pub(super) unsafe extern "C" fn query(
         let of = provider(srq_handle);
         param.ia_handle = shown(of, param.ia_handle);
         param.pz_handle = shown(of, param.pz_handle);
-        // OPERATIONAL and ERROR have changed places.
+        // DAT 2.0 swaps the numbers of OPERATIONAL and ERROR.
         param.srq_state = 1 - param.srq_state.min(1);
     }
     code::shown(answer)
@@ -74,7 +74,7 @@ pub(super) unsafe extern "C" fn post_recv(
         Ok(segments) => segments,
         Err(refused) => return refused,
     };
-    // SAFETY: segments of ours.
+    // SAFETY: local segments.
     code::shown(unsafe {
         capi::dat_srq_post_recv(
             known(srq_handle),

@@ -1,7 +1,7 @@
-//! The types of DAT 2.0 where they differ from those of DAT 1.2 (headers `dat2/*.h`; LP64).
+//! The types of DAT 2.0 that differ from those of DAT 1.2 (headers `dat2/*.h`; LP64).
 //!
-//! Sizes of segments and messages have 32 bits, triplets begin with the address, an event has room for extensions, and
-//! some structures have fields more. What is not here is as in [`types`](crate::capi::types).
+//! Sizes of segments and messages have 32 bits, triplets begin with the address, an event has space for extensions,
+//! and some structures have further fields. All other types are those of [`types`](crate::capi::types).
 
 use core::ffi::{c_char, c_int};
 use core::mem::{offset_of, size_of};
@@ -186,7 +186,7 @@ structs! {
     }
 }
 
-/// `DAT_EVENT_DATA`: which member counts is said by the event's number.
+/// `DAT_EVENT_DATA`; the event's number selects the member.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub union CEventData {
@@ -205,14 +205,14 @@ pub union CEventData {
 }
 const _: () = assert!(size_of::<CEventData>() == 40);
 
-/// `DAT_VA_TYPE_VA`: addresses in a region are the program's.
+/// `DAT_VA_TYPE_VA`: addresses in a region are the program's virtual addresses.
 pub const VA: u32 = 0;
 /// `DAT_RMR_SCOPE_PZ`: a window is usable through every endpoint of its PZ.
 pub const SCOPE_PZ: u32 = 1;
 /// `DAT_PROXY_TYPE`.
 pub mod proxy {
-    /// Nobody is told.
+    /// No proxy agent.
     pub const NONE: u32 = 0;
-    /// A function is called.
+    /// A function.
     pub const AGENT: u32 = 1;
 }

@@ -1,10 +1,10 @@
-//! Arguments of a variadic function that somebody else was called with: `va_list` of the C ABIs for 64-bit Linux.
+//! Arguments of a variadic function, passed on by its caller: `va_list` of the C ABIs for 64-bit Linux.
 //!
-//! Only numbers and pointers are read, which travel in general registers and then on the stack (System V ABI for AMD64,
-//! section 3.5.7 "Variable Argument Lists"; Procedure Call Standard for the Arm 64-bit Architecture, "Variable
-//! parameter lists"). Either way the list is handed on by its address.
+//! Only numbers and pointers are read; they are passed in general registers and then on the stack (System V ABI for
+//! AMD64, section 3.5.7 "Variable Argument Lists"; Procedure Call Standard for the Arm 64-bit Architecture, "Variable
+//! parameter lists"). Both ABIs pass the list by its address.
 
-// UNSAFETY: the list's pointers are followed.
+// UNSAFETY: dereferences the list's pointers.
 #![expect(unsafe_code, reason = "a va_list of a C caller")]
 
 /// `va_list`.
@@ -31,10 +31,10 @@ pub struct VaList {
 }
 
 impl VaList {
-    /// The next argument.
+    /// Returns the next argument.
     ///
     /// # Safety
-    /// The list is a caller's, and there is another argument, which is a number or a pointer.
+    /// The list comes from a C caller, and it has another argument, which is a number or a pointer.
     #[cfg(target_arch = "x86_64")]
     unsafe fn next(&mut self) -> u64 {
         const REGISTERS_END: u32 = 48;
@@ -53,10 +53,10 @@ impl VaList {
         unsafe { at.read() }
     }
 
-    /// The next argument.
+    /// Returns the next argument.
     ///
     /// # Safety
-    /// The list is a caller's, and there is another argument, which is a number or a pointer.
+    /// The list comes from a C caller, and it has another argument, which is a number or a pointer.
     #[cfg(target_arch = "aarch64")]
     unsafe fn next(&mut self) -> u64 {
         if self.gr_offs < 0 {
@@ -74,10 +74,10 @@ impl VaList {
         unsafe { at.read() }
     }
 
-    /// The next arguments.
+    /// Returns the next `N` arguments.
     ///
     /// # Safety
-    /// The list is a caller's, and there are as many more arguments, which are numbers or pointers.
+    /// The list comes from a C caller, and it has `N` more arguments, which are numbers or pointers.
     pub(super) unsafe fn take<const N: usize>(&mut self) -> [u64; N] {
         core::array::from_fn(|_| {
             // SAFETY: contract PASSED ON, for each of them.
@@ -86,14 +86,14 @@ impl VaList {
     }
 }
 
-/// An argument of 32 bits: the upper half of its place means nothing.
+/// Converts an argument of 32 bits: the upper half is undefined.
 #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
 pub(super) const fn number(argument: u64) -> u32 {
     argument as u32
 }
 
-/// An argument that is a pointer.
+/// Converts an argument that is a pointer.
 pub(super) fn pointer<T>(argument: u64) -> *const T {
-    // Addresses have 64 bits on the machines this is for.
+    // Addresses have 64 bits on all supported machines.
     core::ptr::with_exposed_provenance(usize::try_from(argument).unwrap_or(0))
 }

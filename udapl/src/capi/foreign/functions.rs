@@ -14,8 +14,7 @@ use crate::capi::types::{
 
 macro_rules! functions {
     ($($member:ident @ $at:literal: fn($($argument:ty),* $(,)?),)*) => {
-        /// Functions of the types that the header declares for these members. One that the provider does not have is
-        /// none.
+        /// Functions of the types that the header declares for these members; `None` where the provider has none.
         #[derive(Clone, Copy, Default)]
         #[repr(C)]
         pub(in crate::capi) struct Functions {
@@ -23,7 +22,7 @@ macro_rules! functions {
         }
         $(const _: () = assert!(offset_of!(CProvider, functions) + offset_of!(Functions, $member) == $at);)*
 
-        /// What a C compiler must say of the header.
+        /// Layout that a C compiler must find in the header.
         pub const LAYOUT: Layout = (
             "struct dat_provider",
             size_of::<CProvider>(),

@@ -1,5 +1,5 @@
-//! Libraries of `dat.conf`: told to register a provider (`dat_provider_init`) when an adapter of theirs is opened, and
-//! of the end (`dat_provider_fini`) when the last one is closed.
+//! Libraries named in `dat.conf`. The first open of one of their adapters calls `dat_provider_init`, which registers
+//! a provider; the last close calls `dat_provider_fini`.
 //!
 //! ```text
 //!              init                       last loan given back
@@ -7,11 +7,11 @@
 //!                                                 fini
 //! ```
 //!
-//! A library is called by one thread at a time for one adapter, and without a lock, since it comes back to the
-//! registry: others who want the adapter wait meanwhile, but not for ever. Libraries stay mapped. A thread may still be
-//! in one, blocked in a wait that the closing of its adapter ends.
+//! For one adapter only one thread at a time calls a library. It holds no lock, because the library calls the
+//! registry; other threads that open the adapter wait, with a time limit. Libraries are never unmapped: a thread may
+//! still be inside one, in a wait that ends when its adapter is closed.
 
-// UNSAFETY: code of other libraries is loaded and called.
+// UNSAFETY: loads libraries and calls their code.
 #![expect(unsafe_code, reason = "libraries that dat.conf names")]
 
 use core::ffi::c_char;
@@ -33,61 +33,63 @@ use crate::registry::conf::ConfEntry;
 type Init = unsafe extern "C" fn(*const CProviderInfo, *const c_char);
 type Fini = unsafe extern "C" fn(*const CProviderInfo);
 
-/// The longest that somebody waits for a library to come back.
+/// Longest wait for another thread's call of a library.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Why a library has no provider for us.
+/// Reasons why a library has not registered a provider.
 #[derive(Debug, Error)]
 pub(in crate::capi) enum LibraryError {
-    /// It cannot be loaded, or is no provider's.
+    /// It cannot be loaded, or lacks the functions of a provider.
     #[error("{0}")]
     Loader(#[from] libloading::Error),
-    /// Its file would be searched for, in a program that has rights its caller lacks.
-    #[error("{0}: a program that has rights its caller lacks takes absolute paths alone")]
+    /// A set-user-ID program would have to search for its file.
+    #[error(
+        "{0}: a program with privileges that its caller lacks loads libraries by absolute paths only"
+    )]
     Searched(String),
-    /// It has not come back from a call, or asks for itself.
-    #[error("the library is being called")]
+    /// Another call of it has not returned, or it opens its own adapter.
+    #[error("another call of the library has not returned")]
     Busy,
 }
 
-/// A library that is used for an adapter.
+/// A library in use for an adapter.
 struct Used {
     info: ProviderInfo,
     state: State,
 }
 
 enum State {
-    /// It begins or ends, in this thread.
+    /// This thread is in its `init` or `fini`.
     Calling(ThreadId),
     Ready {
-        /// Openings of the adapter.
+        /// Number of openings of the adapter.
         loans: usize,
         end: End,
     },
 }
 
-/// How it ends.
+/// How to end the use of a library.
 #[derive(Clone, Copy)]
 struct End {
     fini: Fini,
-    /// The entry of the registry that it has made.
+    /// The registry's entry that it has made.
     entry: Option<usize>,
 }
 
 static USED: Mutex<Vec<Used>> = Mutex::new(Vec::new());
-/// A library has come back.
+/// Signalled when a call of a library has returned.
 static RETURNED: Condvar = Condvar::new();
 
 fn used() -> MutexGuard<'static, Vec<Used>> {
     USED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether a library is used for an adapter.
+/// Returns whether a library is in use for an adapter.
 pub(in crate::capi) fn is_under_way(info: &ProviderInfo) -> bool {
     used().iter().any(|one| one.info == *info)
 }
 
-/// The library of a record, which has registered its provider, or has had its chance.
+/// Returns a hold on a record's library, after its `dat_provider_init` has returned.
 ///
 /// # Errors
 /// [`LibraryError`].
@@ -133,7 +135,7 @@ pub(in crate::capi) fn borrow(record: &ConfEntry) -> Result<Loan, LibraryError> 
     Ok(Loan(info))
 }
 
-/// A library has come back from a call.
+/// Records that a call of a library has returned.
 fn returned(info: &ProviderInfo, state: Option<State>) {
     let mut list = used();
     if let Some(at) = list.iter().position(|one| one.info == *info) {
@@ -148,16 +150,16 @@ fn returned(info: &ProviderInfo, state: Option<State>) {
 
 fn begin(record: &ConfEntry, info: &ProviderInfo) -> Result<End, LibraryError> {
     check_path(&record.library, driver::has_gained_rights())?;
-    // SAFETY: whoever wrote the record trusts the library's constructors as far as it trusts the library.
+    // SAFETY: the author of the record trusts the library, and so its constructors.
     let library = ManuallyDrop::new(unsafe { Library::new(&record.library) }?);
     // SAFETY: a provider's library has these functions of these types (page of dat_provider_init).
     let init = *unsafe { library.get::<Init>(c"dat_provider_init") }?;
     // SAFETY: as above.
     let fini = *unsafe { library.get::<Fini>(c"dat_provider_fini") }?;
-    // A file's line has no NUL.
+    // A line of the file has no NUL.
     let params = CString::new(record.ia_params.as_str()).unwrap_or_default();
     let before = entry_at(info);
-    // SAFETY: as above; the library keeps neither.
+    // SAFETY: as above; the library keeps neither pointer.
     unsafe { init(&of_rust(info), params.as_ptr()) };
     Ok(End {
         fini,
@@ -165,7 +167,7 @@ fn begin(record: &ConfEntry, info: &ProviderInfo) -> Result<End, LibraryError> {
     })
 }
 
-/// Whether a library may be loaded by this name.
+/// Checks that a library may be loaded by this name.
 fn check_path(library: &str, gained: bool) -> Result<(), LibraryError> {
     if gained && !Path::new(library).is_absolute() {
         return Err(LibraryError::Searched(library.to_owned()));
@@ -195,7 +197,7 @@ impl Drop for Loan {
         // SAFETY: as in `begin`, and the library stays mapped.
         unsafe { (end.fini)(&of_rust(&self.0)) };
         if let Some(entry) = end.entry {
-            // It should have done so itself.
+            // The library should have removed its entry itself.
             forget(&self.0, entry);
         }
         returned(&self.0, None);
@@ -206,7 +208,7 @@ impl Drop for Loan {
 mod tests {
     use super::check_path;
 
-    /// ld.so(8), "secure-execution mode", leaves the search to whoever has the name.
+    /// ld.so(8), "secure-execution mode": such a program must not search for a library by a relative name.
     #[test]
     fn a_program_with_more_rights_than_its_caller_searches_for_no_library() {
         assert!(check_path("libprovider.so", false).is_ok());

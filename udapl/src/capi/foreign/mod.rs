@@ -1,4 +1,4 @@
-//! Providers of other libraries: adapters that this library only has the names of.
+//! Providers of other libraries.
 //!
 //! ```text
 //!    program --dat_pz_create(handle)--> ours, by the table of handles? --yes--> Ia
@@ -11,15 +11,15 @@
 //! ```
 //!
 //! A provider of DAT 1.2 is a table of functions ([`CProvider`]), and its handles are addresses of objects that begin
-//! with the address of that table. Which makes a handle something to be followed, that may be anything. So the word
-//! there is read by the kernel (`process_vm_readv(2)` on the process itself, which fails where a load would fault), and
-//! only if it is the address of a table in the registry, the provider is called. That costs a system call a call; calls
-//! on handles of ours never come here. What kind of object it is and whether it is still one is the provider's to say.
+//! with the table's address. So a handle has to be dereferenced, though it may be any number. The kernel reads the
+//! word (`process_vm_readv(2)` on the process itself, which fails where a load would fault), and the provider is
+//! called only if the word is the address of a registered table. This costs one system call per call; calls on this
+//! library's handles never come here. The provider checks whether the object is valid and of the right kind.
 //!
-//! Every handle among the arguments must be of the same provider. One of ours, or a number that is none, is refused
-//! before the provider follows it. What is within a structure (`dat_ep_modify`) is for the provider to look at.
+//! All handles among the arguments must belong to the same provider. A handle of this library, or an invalid one, is
+//! refused here. The provider itself checks the contents of structures (`dat_ep_modify`).
 
-// UNSAFETY: functions of other libraries are called, and pointers of a C program are followed.
+// UNSAFETY: calls functions of other libraries, and dereferences pointers of a C program.
 #![expect(unsafe_code, reason = "the caller's pointers and providers")]
 
 mod functions;
@@ -40,10 +40,10 @@ pub use functions::{CProvider, LAYOUT};
 pub(super) use library::{Loan, borrow, is_under_way};
 pub(super) use provider::Foreign;
 
-/// The provider of a handle that is not ours.
+/// Returns the provider of a handle that is not of this library.
 #[inline(always)]
 pub(super) fn of(handle: DatHandle) -> Option<Arc<Foreign>> {
-    // The highest bit is set in every handle of ours, and in no address.
+    // Every handle of this library has the highest bit set, and no address has.
     if number(handle).cast_signed() <= 0 {
         return None;
     }
@@ -56,8 +56,8 @@ fn of_address(handle: DatHandle) -> Option<Arc<Foreign>> {
     directory::provider_of(|| first_word(handle))
 }
 
-/// Hands the call on, if the first handle is that of another provider. Handles among the other arguments are marked by
-/// the subtype of their place; what follows the call in brackets is handles within an argument.
+/// Passes the call on if the first handle belongs to another provider. Other arguments that are handles are marked
+/// with the subtype of their position; handles inside an argument follow the call in brackets.
 macro_rules! foreign {
     ($member:ident($handle:ident $(, $argument:ident $(: $place:ident)?)* $(,)?) $([$inside:ident: $at:ident])?) => {
         if let Some(provider) = $crate::capi::foreign::of($handle) {
@@ -65,9 +65,9 @@ macro_rules! foreign {
                 $($(($argument, ::dat_core::Subtype::$place),)?)*
                 $(($inside, ::dat_core::Subtype::$at),)?
             ];
-            return provider.hand_on(provider.functions.$member, others, |function| {
-                // SAFETY: whoever registered the provider has promised that this is its function for this call; the
-                // pointers are the caller's promise to it.
+            return provider.pass_on(provider.functions.$member, others, |function| {
+                // SAFETY: contract TABLE: the provider's library registered this function for this call. The pointers
+                // are the caller's contract with it.
                 unsafe { function($handle $(, $argument)*) }
             });
         }
@@ -75,7 +75,7 @@ macro_rules! foreign {
 }
 pub(super) use foreign;
 
-/// What an open adapter keeps: its entry of the registry, then the library, in this order of leaving.
+/// What an open adapter holds: its registry entry, then its library; they are dropped in this order.
 pub(super) struct Lease {
     _entry: Arc<Entry>,
     provider: Arc<Foreign>,
@@ -92,7 +92,7 @@ impl Lease {
     }
 }
 
-/// Open adapters, by handle; an adapter may have the same one for several openings.
+/// Open adapters, by handle; several openings of an adapter may have the same handle.
 static OPEN: Mutex<Vec<(usize, Lease)>> = Mutex::new(Vec::new());
 
 /// `dat_ia_openv`.
@@ -109,11 +109,11 @@ pub(super) unsafe fn open(
     let provider = Arc::clone(&lease.provider);
     // SAFETY: not null, and contract GIVEN.
     let given = [(unsafe { *async_evd_handle }, Subtype::HandleEvdAsync)];
-    provider.hand_on(provider.functions.ia_open_func, &given, |function| {
-        // SAFETY: the provider's promise, and the caller's.
+    provider.pass_on(provider.functions.ia_open_func, &given, |function| {
+        // SAFETY: contract TABLE, and contract PASSED ON.
         let answer = unsafe { function(name, async_evd_min_qlen, async_evd_handle, ia_handle) };
         if answer == 0 {
-            // SAFETY: the provider has written there.
+            // SAFETY: the provider has written the handle.
             let opened = unsafe { *ia_handle }.addr();
             let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
             open.push((opened, lease));
@@ -122,15 +122,15 @@ pub(super) unsafe fn open(
     })
 }
 
-/// An adapter of a provider has been closed: the provider may be removed, its library hear of the end.
+/// An adapter of a provider was closed: drops its lease, so that the provider may be removed and its library ended.
 pub(super) fn closed(provider: &Arc<Foreign>, ia_handle: DatHandle) {
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-    // Somebody else may have an object there by now.
+    // Another provider may have an object at this address by now.
     let at = open.iter().position(|(handle, lease)| {
         *handle == ia_handle.addr() && lease.provider.is_same(provider)
     });
     let lease = at.map(|at| open.swap_remove(at));
-    // The library's last words may come back to the registry.
+    // The library's `dat_provider_fini` may call the registry: release the lock.
     drop(open);
     drop(lease);
 }

@@ -1,6 +1,6 @@
-//! A provider of another library: its table of functions, and how its objects are told.
+//! A provider of another library: its table of functions, and how its objects are recognized.
 
-// UNSAFETY: the table of another library is read.
+// UNSAFETY: reads the table of another library.
 #![expect(unsafe_code, reason = "a provider's table")]
 
 use core::mem::{offset_of, size_of};
@@ -15,24 +15,24 @@ use crate::capi::answer::{answer, handle_error, internal, parameter};
 use crate::capi::table::number;
 use crate::capi::types::{DatHandle, DatReturn};
 
-/// `DAT_EVD_OUT_OF_SCOPE`, the largest handle that is a number by definition.
+/// `DAT_EVD_OUT_OF_SCOPE`, the largest of the handles that are constants.
 const LAST_CONSTANT: u64 = 2;
 
 /// A registered provider.
 pub(in crate::capi) struct Foreign {
-    /// Of its table, which its objects begin with.
+    /// Address of its table; its objects begin with this address.
     address: usize,
-    /// Bytes of the functions that its version of DAT has.
+    /// Size of the table in its version of DAT, in bytes of functions.
     pub(in crate::capi) size: usize,
     pub(in crate::capi) functions: Functions,
 }
 
 impl Foreign {
-    /// A provider that is being registered for a version of DAT.
+    /// Reads the table of a provider that is being registered for a version of DAT.
     ///
     /// # Errors
-    /// DAT_INVALID_PARAMETER: no provider; a version other than DAT 1. DAT_INTERNAL_ERROR: this process cannot tell its
-    /// handles.
+    /// DAT_INVALID_PARAMETER: a null provider, or a version other than DAT 1. DAT_INTERNAL_ERROR: process_vm_readv(2)
+    /// does not work, so its handles cannot be recognized.
     ///
     /// # Safety
     /// `provider` is null or points to the table of this version.
@@ -40,7 +40,7 @@ impl Foreign {
         provider: *const CProvider,
         version: (u32, u32),
     ) -> DatResult<Self> {
-        // What came with a version is at the end of the table.
+        // Each version adds functions at the end of the table.
         let size = match version {
             (1, 0) => offset_of!(Functions, psp_create_any_func),
             (1, 1) => offset_of!(Functions, lmr_sync_rdma_read_func),
@@ -61,8 +61,8 @@ impl Foreign {
         let mut functions = Functions::default();
         // SAFETY: contract TABLE.
         let table = unsafe { &raw const (*provider).functions };
-        // SAFETY: as above, and so much of the table is there in this version. Any address, and null, is a value of its
-        // types.
+        // SAFETY: as above, and this version's table is that large. Any address, and null, is a valid value of its
+        // function types.
         unsafe {
             core::ptr::copy_nonoverlapping(
                 table.cast::<u8>(),
@@ -77,19 +77,19 @@ impl Foreign {
         })
     }
 
-    /// Its table is at this address.
+    /// Returns whether its table is at this address.
     pub(in crate::capi) fn is(&self, address: usize) -> bool {
         self.address == address
     }
 
-    /// Both have the same table.
+    /// Returns whether both have the same table.
     pub(in crate::capi) fn is_same(&self, other: &Self) -> bool {
         self.address == other.address
     }
 
-    /// Calls one of its functions, if the other handles of the call are its own.
+    /// Calls a function of the provider, if the call's other handles belong to it.
     #[cold]
-    pub(in crate::capi) fn hand_on<F>(
+    pub(in crate::capi) fn pass_on<F>(
         &self,
         function: Option<F>,
         others: &[(DatHandle, Subtype)],
@@ -108,7 +108,7 @@ impl Foreign {
     }
 }
 
-/// What an object begins with, if there is memory.
+/// Reads the first word of an object; `None` if the memory cannot be read.
 pub(super) fn first_word(handle: DatHandle) -> Option<usize> {
     let address = handle.addr();
     if !address.is_multiple_of(4) {

@@ -1,6 +1,6 @@
-//! The gate on this machine: its scheduler, its membarrier(2).
+//! The gate with this machine's scheduler and membarrier(2).
 
-// UNSAFETY: the scheduler's system calls.
+// UNSAFETY: calls of the scheduler.
 #![expect(unsafe_code, reason = "sched_setscheduler(2)")]
 
 use core::mem::MaybeUninit;
@@ -41,25 +41,25 @@ fn a_closed_lane_needs_no_fence() {
     assert_eq!(gate.turn().map(drop), Ok(()));
 }
 
-/// This thread runs on one processor only.
+/// Binds this thread to the first processor.
 fn pin() {
-    // SAFETY: zeros are an empty set.
+    // SAFETY: an all-zero set is empty.
     let mut set: libc::cpu_set_t = unsafe { MaybeUninit::zeroed().assume_init() };
     // SAFETY: the set has room for the first processor.
     unsafe { libc::CPU_SET(0, &mut set) };
-    // SAFETY: 0 is this thread, and the set has the size that is said.
+    // SAFETY: 0 is this thread, and the size is that of the set.
     let answer = unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) };
     assert_eq!(answer, 0, "the first processor");
 }
 
-/// This thread runs before all others until it sleeps; not without the right to.
+/// Makes this thread run before all others until it sleeps. Returns false without the privilege.
 fn run_first() -> bool {
     let priority = libc::sched_param { sched_priority: 1 };
     // SAFETY: 0 is this thread, and the policy takes a priority.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const priority) == 0 }
 }
 
-/// How often this thread has gone to sleep.
+/// Returns how often this thread has gone to sleep.
 fn sleeps() -> i64 {
     let usage = getrusage(UsageWho::RUSAGE_THREAD).expect("our own");
     usage.voluntary_context_switches()
@@ -97,6 +97,7 @@ fn who_waits_for_the_lane_lets_a_thread_of_lower_priority_leave_it() {
         });
         in_the_lane.join().expect("the thread")
     });
-    // Yielding is no sleep: only the limit on real-time threads, if there is one, would have let us in between.
+    // The waiter has to sleep. If it only yielded, the lane's thread would run only by the limit on real-time
+    // threads, if there is one.
     assert_ne!(slept, Some(0));
 }

@@ -1,5 +1,5 @@
-//! The hand-overs between threads on the machine's own primitives, for those who watch a run: Miri, ThreadSanitizer. In
-//! every order they are tried in `models`.
+//! Passing data between threads on the machine's own primitives, for runs under Miri and ThreadSanitizer. `models`
+//! tries every order.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -12,10 +12,10 @@ use super::gate::Gate;
 use super::table::{self, IaName, Reserved, handle_of};
 use super::upcalls::Upcalls;
 
-/// As often as an interpreter can.
+/// Number of rounds; fewer in an interpreter.
 const OFTEN: u64 = if cfg!(miri) { 8 } else { 2_000 };
 
-/// The key of an object that says which handle it has; generations are odd.
+/// Makes an object's key from its handle; generations are odd.
 const fn key(handle: u64) -> u64 {
     handle | 1 << 32
 }
@@ -24,7 +24,7 @@ const fn key(handle: u64) -> u64 {
 fn a_handle_names_one_object_or_none_while_others_come_and_go_in_its_place() {
     let adapter = Adapter::idle(false);
     let owner = IaName::fresh();
-    // The newest handle, and whether there will be more.
+    // The newest handle, and the end of the test.
     let (newest, over) = (AtomicU64::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -66,7 +66,7 @@ fn turns_of_several_threads_see_what_those_before_have_done() {
             scope.spawn(|| {
                 for _ in 0..OFTEN {
                     let _turn = gate.turn().expect("a closed lane has turns");
-                    // In two steps, which another turn between them would show.
+                    // A read and a separate write: a concurrent turn between them would show.
                     let before = passed.load(Ordering::Relaxed);
                     passed.store(before + 1, Ordering::Relaxed);
                 }

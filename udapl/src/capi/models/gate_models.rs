@@ -1,6 +1,6 @@
-//! The gate: whoever is inside is alone.
+//! The gate: at most one thread is inside.
 
-// UNSAFETY: what the gate guards is in a cell.
+// UNSAFETY: accesses the cell that the gate guards.
 #![expect(unsafe_code, reason = "a cell behind the gate")]
 
 use loom::cell::UnsafeCell;
@@ -11,20 +11,20 @@ use super::explore;
 use super::gate::{Gate, NoTurn};
 use super::primitives::{Broken, Fences, Running, between_instructions};
 
-/// An adapter: the gate, and what it guards. loom ends a model in which two are inside and one of them writes, or in
-/// which one does not see what the other has done.
+/// An adapter: the gate and a guarded number. loom fails a model in which two threads are inside and one writes, or
+/// in which one does not see the other's write.
 struct Guarded {
     gate: Gate,
     inside: UnsafeCell<u32>,
 }
 
-// SAFETY: that nobody is inside beside another is what the models try.
+// SAFETY: the models check that only one thread is inside.
 unsafe impl Sync for Guarded {}
-// SAFETY: a number.
+// SAFETY: it is a number.
 unsafe impl Send for Guarded {}
 
 impl Guarded {
-    /// With an open lane, where there can be one.
+    /// Creates one with an open lane, if there is membarrier(2).
     fn new() -> Arc<Self> {
         let guarded = Self {
             gate: Gate::new(),
@@ -40,19 +40,19 @@ impl Guarded {
     fn work(&self) {
         self.inside.with_mut(|inside| {
             between_instructions();
-            // SAFETY: as above; loom sees to it.
+            // SAFETY: the models check that only one thread is inside; loom reports a violation.
             unsafe { *inside += 1 };
         });
     }
 
-    /// As `Room::look`.
+    /// Like `Room::look`.
     fn turn(&self) -> Result<(), NoTurn> {
         let _turn = self.gate.turn()?;
         self.work();
         Ok(())
     }
 
-    /// As `Room::try_turn`; false: somebody has one.
+    /// Like `Room::try_turn`; false: another thread has a turn.
     fn tried(&self) -> bool {
         let Some(turn) = self.gate.try_turn() else {
             return false;
@@ -62,7 +62,7 @@ impl Guarded {
         true
     }
 
-    /// As `Room::fast`: in the lane, or else in a turn.
+    /// Like `Room::fast`: in the lane, or else in a turn.
     fn post(&self) -> Result<(), NoTurn> {
         if !self.gate.enter() {
             return self.turn();
@@ -85,7 +85,7 @@ impl Guarded {
     }
 
     fn passed(&self) -> u32 {
-        // SAFETY: all threads have been joined; loom sees to it.
+        // SAFETY: all threads have been joined; loom reports a violation.
         self.inside.with(|inside| unsafe { *inside })
     }
 }
@@ -120,7 +120,7 @@ fn a_post_beside_two_threads_with_turns() {
     assert_eq!(guarded.passed(), 3);
 }
 
-/// A thread posts, another has a turn, and the steward has one if it finds none.
+/// A thread posts, another has a turn, and the background thread takes a turn if no thread has one.
 fn a_turn_is_tried_beside_a_post_and_a_turn() {
     let guarded = Guarded::new();
     let (posts, turns) = (Arc::clone(&guarded), Arc::clone(&guarded));
@@ -135,7 +135,7 @@ fn a_turn_is_tried_beside_a_post_and_a_turn() {
     assert_eq!(guarded.passed(), 2 + u32::from(had_one));
 }
 
-/// The adapter is opened once more while a thread posts; then another thread posts, too.
+/// A second instance is opened while a thread posts; then another thread posts, too.
 fn two_threads_post_when_the_lane_has_closed() {
     let guarded = Guarded::new();
     let posts = Arc::clone(&guarded);
@@ -152,7 +152,7 @@ fn two_threads_post_when_the_lane_has_closed() {
     assert_eq!(guarded.passed(), 3);
 }
 
-/// The second instance has gone, the lane opens: its thread posts no more, the first one's does.
+/// The second instance is closed and the lane opens: its thread posts no more, the first instance's thread does.
 fn the_lane_opens_while_its_thread_posts() {
     let guarded = Guarded::new();
     guarded.close_lane();
@@ -168,7 +168,7 @@ fn the_lane_opens_while_its_thread_posts() {
     assert_eq!(guarded.passed(), 5);
 }
 
-/// Nobody knows whether somebody is in the lane: no turn, then or later, and the lane is closed.
+/// membarrier(2) fails, so that a thread may be in the lane: there is no turn, then or later, and the lane is closed.
 fn posts_beside_turns_that_are_refused() {
     let guarded = Guarded::new();
     let posts = Arc::clone(&guarded);

@@ -1,7 +1,7 @@
-//! Models of the hand-overs between threads: the files of this module themselves, on a machine that tries every order
-//! of events ([`primitives`]).
+//! Models of the data passed between threads. They run the real files of this module with primitives that try every
+//! order of events ([`primitives`]).
 //!
-//! Each model runs with few preemptions in the ordinary tests, and says how many executions that were.
+//! In ordinary tests each model runs with few preemptions, and prints the number of its executions.
 //! LOOM_MAX_PREEMPTIONS widens the search (`cargo xtask races`).
 
 #![allow(
@@ -29,13 +29,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use primitives::{Broken, Fences};
 
-/// So many preemptions find each of the mistakes below.
+/// Number of preemptions that suffices to find each of the mistakes below.
 const PREEMPTIONS: usize = 2;
 
-/// Runs a model in every order, on a machine.
+/// Runs a model in every order, with the given fences and mistake.
 fn explore(what: &str, (fences, broken): (Fences, Broken), model: fn()) {
     primitives::set(fences, broken);
-    // It reads LOOM_MAX_PREEMPTIONS, LOOM_MAX_BRANCHES and others.
+    // The builder reads LOOM_MAX_PREEMPTIONS, LOOM_MAX_BRANCHES and others.
     let mut builder = loom::model::Builder::new();
     let bound = builder.preemption_bound.unwrap_or(PREEMPTIONS);
     builder.preemption_bound = Some(bound);

@@ -1,4 +1,4 @@
-//! Places of handles: found whole or not at all, and nobody's twice.
+//! Places of handles: a handle is found with all its fields or not at all, and no place is given out twice.
 
 use core::ptr::{null_mut, without_provenance_mut};
 
@@ -9,13 +9,13 @@ use super::explore;
 use super::place::{Free, Place};
 use super::primitives::{AtomicPtr, AtomicU32, AtomicU64, Broken, Fences, Mutex};
 
-/// A kind of three places, the first of which is nobody's.
+/// A kind with three places, the first of which is reserved.
 struct Kind {
     places: [Place<u8>; 3],
     free: Mutex<Free>,
 }
 
-/// What a handle says of the object it stands for; each part follows from the handle.
+/// Returns the fields of a handle's object; each is computed from the handle.
 fn parts(handle: u64) -> (*mut u8, u32, (u64, u32)) {
     let number = u32::try_from(handle).expect("a small number");
     // CAST: a small number.
@@ -38,7 +38,7 @@ impl Kind {
         })
     }
 
-    /// As `Reserved::new` and `Reserved::fill`; where it lives.
+    /// Like `Reserved::new` and `Reserved::fill`. Returns the place's index.
     fn make(&self, handle: u64) -> Option<usize> {
         let at = Free::take(&self.free)? as usize;
         let (adapter, owner, object) = parts(handle);
@@ -46,7 +46,7 @@ impl Kind {
         Some(at)
     }
 
-    /// As `find_owned`: whether it is found, which it is whole.
+    /// Like `find_owned`. Returns whether the handle is found, and checks that all fields are there.
     fn finds(&self, at: usize, handle: u64) -> bool {
         let place = &self.places[at];
         let found = place.holds(handle);
@@ -57,7 +57,7 @@ impl Kind {
         found
     }
 
-    /// As `leave`.
+    /// Like `leave`.
     fn free(&self, at: usize, handle: u64) -> bool {
         let left = self.places[at].leave(handle);
         if left {
@@ -78,7 +78,8 @@ fn a_handle_is_looked_up_while_it_is_made() {
     assert!(kind.finds(at, 7));
 }
 
-/// All places are taken; one is left and taken again while a thread looks the new handle up, and one of another place.
+/// All places are taken. One is freed and taken again while a thread looks up the new handle and that of another
+/// place.
 fn a_place_is_taken_again_while_its_new_handle_is_looked_up() {
     let kind = Kind::new();
     let at = kind.make(7).expect("a place");
@@ -105,7 +106,7 @@ fn two_threads_free_one_handle() {
     let theirs = thread.join().expect("the thread");
     assert!(mine.0 != theirs.0, "one of them has freed it");
     let made = [mine.1, theirs.1];
-    // One place was free: the second has none.
+    // Only one place was free, so the second thread gets none.
     let places = made.iter().flatten().count();
     assert!(places <= 1, "a place is taken twice: {made:?}");
 }

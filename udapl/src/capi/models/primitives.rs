@@ -1,15 +1,15 @@
-//! A machine to try hand-overs on: the primitives of the same names, over those of loom, which runs every order of
+//! Primitives with the names of [`primitives`](crate::capi::primitives), built on loom, which runs every order of
 //! events that the language's memory model allows (up to a number of preemptions).
 //!
-//! membarrier(2) is what Linux makes of it (kernel/sched/membarrier.c): the kernel interrupts every thread of the
-//! process that is running and has it do a full fence *between two of its instructions*, and waits until all have; a
-//! thread that does not run has done one when it was taken off its processor, and does one before it runs again
-//! (`switch_mm`). So the light half of the fence is nothing at all here: the instructions are in the program's order
-//! anyway, and loom lets loads miss the stores of others as processors do. [`Fences::Paired`] is the other reading,
-//! that of the proposals for asymmetric fences: both halves are sequentially consistent fences to each other. It is
-//! stronger between two light halves, which are one thread's at a time.
+//! membarrier(2) is modelled as in Linux (kernel/sched/membarrier.c). The kernel interrupts every running thread of
+//! the process, makes it execute a full fence *between two of its instructions*, and waits for all. A thread that is
+//! not running has executed a fence when it was taken off its processor, and does so again before it runs
+//! (`switch_mm`). So the light half of the fence is nothing in this model: instructions are in program order anyway,
+//! and loom lets loads miss the stores of others as processors do. [`Fences::Paired`] is the other model, that of the
+//! proposals for asymmetric fences: both halves are sequentially consistent fences to each other. It is stronger
+//! between two light halves, but only one thread at a time executes those.
 //!
-//! What is broken on purpose ([`Broken`]) shows that the models would find it.
+//! The deliberate mistakes ([`Broken`]) show that the models find them.
 
 use std::cell::Cell;
 use std::sync::{LockResult, TryLockResult};
@@ -21,37 +21,37 @@ use loom::sync::atomic::{AtomicU32 as Word, fence};
 use loom::sync::{Condvar, Mutex as Lock};
 use loom::thread;
 
-/// What the fences are.
+/// Model of the fences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fences {
     /// Interrupts, as Linux sends them.
     Interrupts,
     /// A sequentially consistent fence in either half.
     Paired,
-    /// The kernel has had membarrier(2) and refuses it, with this answer.
+    /// The kernel had membarrier(2), and now fails it with this errno.
     Refused(i32),
-    /// The kernel has none.
+    /// The kernel has no membarrier(2).
     Missing,
 }
 
-/// What is left out.
+/// A deliberate mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Broken {
-    /// Nothing.
+    /// No mistake.
     Nothing,
-    /// The light half, where it is a fence.
+    /// The light half is missing, where it is a fence.
     LightFence,
-    /// The heavy half: nobody else does a fence.
+    /// The heavy half is missing: other threads execute no fence.
     HeavyFence,
-    /// Who enters the lane does not see that it is closed or that a turn is wanted.
+    /// Entering the lane does not check for a closed lane or a wanted turn.
     Check,
-    /// A turn does not see that somebody is in the lane.
+    /// A turn does not wait for the thread in the lane.
     Wait,
-    /// A signal for somebody who sleeps.
+    /// A signal to a sleeping thread is missing.
     Signal,
-    /// What was written before a number of 64 bits is not seen with it.
+    /// A 64-bit store is not a release.
     Release,
-    /// An exchange of such a number: a load, and then a store.
+    /// A 64-bit exchange is a separate load and store.
     Exchange,
 }
 
@@ -60,7 +60,7 @@ std::thread_local! {
     static MACHINE: Cell<(Fences, Broken)> = const { Cell::new((Fences::Interrupts, Broken::Nothing)) };
 }
 
-/// The machine that models of this test run on.
+/// Selects the fences and the mistake for models of this test.
 pub(super) fn set(fences: Fences, broken: Broken) {
     MACHINE.set((fences, broken));
 }
@@ -69,9 +69,9 @@ fn is_broken(what: Broken) -> bool {
     MACHINE.get().1 == what
 }
 
-/// Threads that take interrupts.
+/// Number of threads that take interrupts.
 const THREADS: usize = 3;
-/// A thread's states: it has no processor; it runs; it runs, and the kernel waits for its fence.
+/// States of a thread: not running; running; running, and the kernel waits for its fence.
 const OFF: u32 = 0;
 const RUNNING: u32 = 1;
 const INTERRUPTED: u32 = 2;
@@ -88,11 +88,11 @@ fn own() -> Option<usize> {
     SELF.with(Cell::get)
 }
 
-/// A thread that runs on a processor, until it is dropped.
+/// A running thread, until it is dropped.
 pub(super) struct Running(usize);
 
 impl Running {
-    /// Each thread of a model that comes by the lane has a number of its own.
+    /// Starts a thread that uses the lane, with a number of its own.
     pub(super) fn on(number: usize) -> Self {
         SELF.with(|own| own.set(Some(number)));
         switch_to(number);
@@ -117,7 +117,7 @@ fn switch_from(number: usize) {
     PROCESSORS[number].swap(OFF, Ordering::AcqRel);
 }
 
-/// Between two instructions: the kernel may interrupt the thread.
+/// A point between two instructions, where the kernel may interrupt the thread.
 pub(super) fn between_instructions() {
     let Some(number) = own() else { return };
     let word = &PROCESSORS[number];
@@ -127,7 +127,7 @@ pub(super) fn between_instructions() {
     }
 }
 
-/// membarrier(2).
+/// Models membarrier(2).
 fn interrupt_all() {
     fence(Ordering::SeqCst);
     for (number, word) in PROCESSORS.iter().enumerate() {
@@ -185,8 +185,8 @@ impl AtomicBool {
 
     pub(super) fn store(&self, value: bool, order: Ordering) {
         between_instructions();
-        // An exchange: loom orders plain stores of two threads in part only, and who waits for the last one might read
-        // an older one for ever. What others may read of it, and when, is the same.
+        // An exchange: loom orders plain stores of two threads only partly, so a thread that waits for the last one
+        // might read an older one for ever. What other threads may read, and when, is the same.
         self.0.swap(value, order);
     }
 }
@@ -269,7 +269,7 @@ impl<T> Mutex<T> {
         Self(Lock::new(value))
     }
 
-    /// Who waits has no processor.
+    /// A waiting thread has no processor.
     pub(super) fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
         let Some(number) = own() else {
             return self.0.lock();
@@ -286,7 +286,7 @@ impl<T> Mutex<T> {
 }
 
 loom::lazy_static! {
-    // One for all: who waits for several is woken by any.
+    // One for all: a thread that waits for several interrupts is woken by any.
     static ref SIGNALLED: (Lock<()>, Condvar) = (Lock::new(()), Condvar::new());
 }
 
@@ -295,7 +295,7 @@ loom::lazy_static! {
 pub(super) struct Interrupt(loom::sync::Arc<Lock<u64>>);
 
 impl Interrupt {
-    /// As the machine's, which may have none left.
+    /// Has a result like the real one, which fails without a free descriptor.
     pub(super) fn new() -> std::io::Result<Self> {
         Ok(Self(loom::sync::Arc::new(Lock::new(0))))
     }
@@ -321,8 +321,8 @@ impl Interrupt {
         loom::sync::Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Sleeps until one of them is signalled, which it stays; without a limit, so that a wakeup that is lost is seen as
-    /// a thread that sleeps for ever.
+    /// Sleeps until one of them is signalled, and does not clear the signal. There is no time limit, so that a lost
+    /// wake-up shows as a thread that sleeps for ever.
     pub(super) fn wait(interrupts: &[&Self]) {
         let mut all = SIGNALLED.0.lock().expect("as above");
         while interrupts.iter().all(|one| *one.count() == 0) {

@@ -1,4 +1,4 @@
-//! All that can be posted: what it brings, and why it ends.
+//! Every kind of post: its results and its errors.
 #![expect(
     clippy::host_endian_bytes,
     reason = "atomics act on numbers as the host has them"
@@ -9,14 +9,14 @@ use udapl::{DtoDetail, EpAttr, ReturnType, SrqAttr, Subtype};
 
 use super::*;
 
-/// The first eight bytes of a buffer.
+/// Returns the first eight bytes of a buffer.
 fn number(buffer: &Buffer) -> u64 {
     let mut bytes = [0; 8];
     buffer.read_at(0, &mut bytes).expect("eight bytes");
     u64::from_ne_bytes(bytes)
 }
 
-/// What a receive came to: its bytes and what came besides.
+/// Takes a receive: its bytes and its detail.
 #[track_caller]
 fn heard((result, buffer): (Result<usize, Error>, Buffer)) -> (Vec<u8>, DtoDetail) {
     result.expect("received");
@@ -59,7 +59,7 @@ fn an_orderly_disconnect_of_the_peer_is_told_as_that_to_whoever_receives() {
     }
 }
 
-/// And of a request that fails, the others name what it failed of.
+/// A failed request fails the later ones, which are flushed and report the cause.
 #[test]
 fn what_is_flushed_behind_a_failure_names_the_failure() {
     let mut both_sides = Both::new();
@@ -104,14 +104,14 @@ fn immediate_data_and_what_is_invalidated_come_with_the_receive() {
     });
     assert_eq!(came, (vec![], DtoDetail::WriteImmediate(8)));
     assert_eq!(target.to_vec(), b"directly");
-    // A message as any other has nothing besides.
+    // A plain message has no detail.
     let came = hear(&mut both_sides, &mut || a.send(filled(&pools[A], b"plain")));
     assert_eq!(came, (b"plain".to_vec(), DtoDetail::None));
     assert!(
         pools[B].take().expect("one").completion().is_none(),
         "none yet"
     );
-    // No window has this context: the peer's device refuses to invalidate it, and the connection breaks.
+    // No window has this context: the peer's device refuses the invalidation, and the connection breaks.
     let hears = b.recv(pools[B].take().expect("a buffer"));
     let sends = a.send_invalidate(filled(&pools[A], b"out"), 0x1234_5600);
     let (sent, came) = both_sides.run(both(sends, hears));
@@ -139,7 +139,7 @@ fn atomic_operations_bring_back_what_was_there() {
         assert_eq!((result.ok(), number(&was)), (Some(8), 42));
         assert_eq!(number(&target), left);
     }
-    // A number has eight bytes.
+    // An atomic operand has eight bytes.
     let mut seven = place;
     seven.segment_length = 7;
     let (refused, _) = both_sides.run(a.fetch_add(take(), seven, 1));
@@ -153,7 +153,7 @@ fn a_message_inline_takes_no_buffer() {
     let [a, b] = both_sides.connected();
     let hears = [(); 2].map(|()| b.recv(pool.take().expect("a buffer")));
     let [first, second] = hears;
-    // The bytes are copied when the call returns.
+    // The call copies the bytes before it returns.
     let mut text = *b"short";
     let sends = a.send_inline(&text);
     text.fill(0);
@@ -163,7 +163,7 @@ fn a_message_inline_takes_no_buffer() {
     let (sent, came) = both_sides.run(both(a.send_inline_immediate(b"", 9), second));
     assert!(matches!(sent, Ok(0)), "{sent:?}");
     assert_eq!(heard(came), (vec![], DtoDetail::SendImmediate(9)));
-    // One that is dropped goes all the same.
+    // A dropped future's message is sent nevertheless.
     let hears = b.recv(pool.take().expect("a buffer"));
     drop(a.send_inline(b"dropped"));
     let came = both_sides.run(hears);
@@ -190,7 +190,7 @@ fn a_batch_goes_in_its_order_and_each_of_its_transfers_says_what_came_of_it() {
     outside.segment_length = 9999;
     let hears = b.batch(|batch| [(); 2].map(|()| batch.recv(pools[B].take().expect("a buffer"))));
     let (written, sent, refused, last) = a.batch(|batch| {
-        // The program may use everything meanwhile.
+        // The program may use all other buffers meanwhile.
         drop(pools[A].take());
         (
             batch.write(filled(&pools[A], b"directly"), place),
@@ -202,7 +202,7 @@ fn a_batch_goes_in_its_order_and_each_of_its_transfers_says_what_came_of_it() {
     let [first, second] = hears;
     let (sent, came) = both_sides.run(both(sent, first));
     sent.0.expect("sent");
-    // What was written before a message is there when the message is.
+    // When the message arrives, the bytes written before it are in place.
     assert_eq!(target.to_vec(), b"directly");
     assert_eq!(heard(came), (b"one".to_vec(), DtoDetail::SendImmediate(1)));
     let (last, came) = both_sides.run(both(last, second));
@@ -215,7 +215,7 @@ fn a_batch_goes_in_its_order_and_each_of_its_transfers_says_what_came_of_it() {
         "{error}"
     );
     drop((sent.1, last.1));
-    // What the endpoint refuses comes back as its transfer's result, and the rest of the batch is posted.
+    // A refused post reports its error as its transfer's result; the rest of the batch is posted.
     let idle = both_sides.endpoint(A);
     let (sends, mut hears) = idle.batch(|batch| {
         let early = batch.send(filled(&pools[A], b"early"));
@@ -231,7 +231,7 @@ fn a_batch_goes_in_its_order_and_each_of_its_transfers_says_what_came_of_it() {
     assert_eq!(pools[A].available(), 6);
 }
 
-/// As for single posts: nobody else has the memory before the card is done with it.
+/// As for single posts: the memory has no other user before the card is done with it.
 #[test]
 fn a_batch_whose_futures_are_dropped_or_whose_driver_ends_in_it_gives_its_buffers_back() {
     let mut both_sides = Both::new();
@@ -243,7 +243,7 @@ fn a_batch_whose_futures_are_dropped_or_whose_driver_ends_in_it_gives_its_buffer
     assert_eq!(heard(both_sides.run(hears)).0, b"dropped");
     both_sides.turns(10);
     assert_eq!(pools[A].available(), 2);
-    // The instance ends while a batch is gathered.
+    // The instance is closed while a batch is gathered.
     let [driver, _other] = both_sides.drivers;
     let mut driver = Some(driver);
     let mut send = a.batch(|batch| {
@@ -303,7 +303,7 @@ fn receives_of_an_srq_serve_all_its_endpoints_and_say_which() {
         let done = buffer.completion().expect("a completion");
         assert_eq!(done.ep, ends[which].ep().expect("open"));
     }
-    // It stays until the last of its endpoints has gone, and then its receives end.
+    // It exists until the last of its endpoints is dropped; then its receives end.
     let mut waits = srq.recv(pools[B].take().expect("a buffer"));
     drop(srq);
     let [one, other] = ends;
@@ -321,7 +321,7 @@ fn receives_of_an_srq_serve_all_its_endpoints_and_say_which() {
     assert!([A, B].map(|side| both_sides.fabric.report(side).is_clean()) == [true; 2]);
 }
 
-/// What came by RDMA goes to a file as it lies there, and back.
+/// Data received by RDMA is written to a file in place, and read back.
 #[test]
 fn a_buffer_goes_to_a_file_and_comes_from_one_without_a_copy() {
     let mut both_sides = Both::new();

@@ -1,4 +1,4 @@
-//! Connecting in short: starting, deciding, and what must have happened afterwards.
+//! Short forms for connecting: start, decide, check the outcome.
 
 use hw_sim::{Fault, Faults, LinkFaults};
 use mlx_prm::Opcode;
@@ -9,7 +9,7 @@ use udapl::{
 
 use super::{A, B, CONN_QUAL, LONG, NONE, Pair, attributes};
 
-/// An I/O vector of nothing, typed.
+/// An empty I/O vector, with its type.
 pub const EMPTY: &[LmrTriplet] = &[];
 /// A second of virtual time.
 pub const SECOND: u64 = 1_000_000_000;
@@ -37,14 +37,14 @@ impl Pair {
         )
     }
 
-    /// Starts a connection from A's endpoint to where B listens.
+    /// Starts a connection from A's endpoint to B's qualifier.
     pub fn start_usual(&mut self) {
         let ep = self.sides[A].ep;
         self.start(A, ep, CONN_QUAL, LONG, b"request")
             .expect("UNCONNECTED");
     }
 
-    /// The next connection request at a side.
+    /// Returns the next connection request at a side.
     #[track_caller]
     pub fn request(&mut self, side: usize) -> CrHandle {
         let Event::ConnectionRequest(request) = self.wait_event(side, self.sides[side].cr) else {
@@ -53,7 +53,7 @@ impl Pair {
         request.cr
     }
 
-    /// One more endpoint of a side, with the same EVDs.
+    /// Makes another endpoint of a side, with the same EVDs.
     pub fn another_ep(&mut self, side: usize) -> EpHandle {
         let side = &mut self.sides[side];
         let attr = attributes(&side.ia);
@@ -67,7 +67,7 @@ impl Pair {
             .expect("an endpoint")
     }
 
-    /// The state of any endpoint of a side.
+    /// Returns the state of any endpoint of a side.
     pub fn state_of(&self, side: usize, ep: EpHandle) -> EpState {
         self.sides[side]
             .ia
@@ -76,7 +76,7 @@ impl Pair {
             .state
     }
 
-    /// The next connection event of a side.
+    /// Returns the next connection event of a side.
     #[track_caller]
     pub fn connection_event(&mut self, side: usize) -> ConnectionEvent {
         let event = self.wait_event(side, self.sides[side].connect);
@@ -86,7 +86,8 @@ impl Pair {
         event
     }
 
-    /// The side's attempt or connection has ended in this way: told once, and the state is changed by then.
+    /// Checks that the side's attempt or connection has ended in this way: one event, and the state has changed by
+    /// then.
     #[track_caller]
     pub fn expect_end(&mut self, side: usize, kind: Kind) {
         let event = self.connection_event(side);
@@ -100,13 +101,13 @@ impl Pair {
         self.expect_nothing(side, self.sides[side].connect);
     }
 
-    /// A receive of the side, and its number of bytes of no interest.
+    /// Takes a receive of the side, of any length.
     pub fn receive(&mut self, side: usize, cookie: u64) {
         self.post_recv(side, EMPTY, cookie, NONE)
             .expect("legal in every state");
     }
 
-    /// From now on nothing passes the wire.
+    /// Drops all frames on the wire from now on.
     pub fn cut(&mut self) {
         let nothing = Faults {
             loss_ppm: 1_000_000,
@@ -117,14 +118,14 @@ impl Pair {
             .set_faults(self.fabric.link, LinkFaults::both(nothing));
     }
 
-    /// Lets the world and both sides run for a while.
+    /// Runs the world and both sides for a while.
     pub fn run_for(&mut self, millis: u64) {
         for _ in 0..millis * 10 {
             self.pump();
         }
     }
 
-    /// The connection carries messages both ways.
+    /// Checks that the connection carries messages both ways.
     #[track_caller]
     pub fn expect_alive(&mut self) {
         for (from, to) in [(A, B), (B, A)] {
@@ -139,7 +140,7 @@ impl Pair {
         }
     }
 
-    /// Nothing went wrong that nobody was told.
+    /// Checks that there is no asynchronous event.
     #[track_caller]
     pub fn expect_no_async_event(&mut self) {
         for side in [A, B] {
@@ -148,7 +149,7 @@ impl Pair {
         }
     }
 
-    /// The firmware refuses the side's next command with this opcode, for lack of resources.
+    /// Makes the firmware fail the side's next command with this opcode, for lack of resources.
     pub fn refuse_next(&mut self, side: usize, opcode: Opcode) {
         let fault = Fault::CommandFailure {
             opcode: Some(opcode.0),

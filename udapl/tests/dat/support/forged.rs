@@ -1,4 +1,4 @@
-//! Packets and doorbells that nobody in the world would make.
+//! Packets and doorbells that no simulated function sends.
 
 use driver::Be64;
 use hw_sim::wire::{
@@ -9,8 +9,8 @@ use hw_sim::wire::{
 use super::Pair;
 
 impl Pair {
-    /// The side receives an answer to the request it has sent first and not seen answered: a whole packet
-    /// with a correct ICRC, and this operation and payload.
+    /// Delivers a forged response to the side's oldest unanswered request: a whole packet with a correct ICRC, and
+    /// this operation and payload.
     pub fn forge_answer(&mut self, side: usize, operation: Operation, payload: &[u8]) {
         let (qpn, context) = self.connected_qp(side);
         let [own, peer] =
@@ -57,8 +57,7 @@ impl Pair {
         self.fabric.sim.deliver(&function, &packet.emit());
     }
 
-    /// Rings the send doorbell of the side's connected queue pair with the right number of WQEs and nothing
-    /// else right.
+    /// Rings the send doorbell of the side's connected queue pair with the right number of WQEs, but invalid WQEs.
     pub fn forge_doorbell(&mut self, side: usize) {
         let (qpn, _) = self.connected_qp(side);
         let hca = self.sides[side].ia.provider_mut().hca_mut();

@@ -1,12 +1,13 @@
-//! Functions in this machine's slots, for tests that otherwise make their own.
+//! Functions of this machine, for tests that otherwise create simulated ones.
 //!
-//! `DAT_TEST_FUNCTIONS=0000:00:03.0,0000:00:04.0` names two functions that are on one link and have the addresses that
-//! `Fabric::options` tells the sides of.
+//! `DAT_TEST_FUNCTIONS=0000:00:03.0,0000:00:04.0` names two functions on one link with the addresses that
+//! `Fabric::options` uses.
 
-/// What names them.
+/// Environment variable.
 const FUNCTIONS: &str = "DAT_TEST_FUNCTIONS";
 
-/// The two, if the environment names them; the test says so, and whoever ran it counts on that.
+/// Returns the two functions, if the environment names them. The test prints a line about it, which the caller relies
+/// on.
 pub fn named() -> Option<[String; 2]> {
     let names = std::env::var(FUNCTIONS).ok()?;
     let Some((a, b)) = names.split_once(',') else {

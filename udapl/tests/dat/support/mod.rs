@@ -1,8 +1,8 @@
-//! Two adapters on one simulated link, connected or about to be, and short ways to say what tests say often.
+//! Two adapters on one simulated link, connected or ready to connect, and short forms for frequent steps.
 //!
-//! Time is the simulator's. Each side's software runs only when that side is called, so whatever needs
-//! both (connection management above all) goes through [`Pair::pump`] or one of the `wait` functions,
-//! which give both sides their turn.
+//! Time is the simulator's. Each side's software runs only when the test calls it. So everything that needs both
+//! sides (connection management above all) goes through [`Pair::pump`] or one of the `wait` functions, which give
+//! both sides turns.
 
 pub mod connecting;
 pub mod forged;
@@ -26,10 +26,10 @@ use udapl::{
 
 use world::World;
 
-/// The connection qualifier tests listen on: an IB service ID, so private data has its exact length.
+/// Connection qualifier of the tests: an IB service ID, so that private data keeps its exact length.
 pub const CONN_QUAL: ConnQual = ConnQual::service_id(0x1_0000_0042);
 
-/// A qualifier beside it.
+/// Returns a nearby qualifier.
 pub const fn beside(at: u64) -> ConnQual {
     ConnQual::service_id(CONN_QUAL.0 + at)
 }
@@ -53,7 +53,7 @@ pub struct Side {
     pub ep: EpHandle,
 }
 
-/// Registered memory and what names it.
+/// Registered memory, and its names.
 pub struct Buffer {
     pub memory: DmaMemory,
     pub lmr: LmrCreated,
@@ -61,7 +61,7 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// A local triplet of `bytes` from `offset` on.
+    /// Returns a local triplet of `bytes` bytes from `offset` on.
     pub fn part(&self, offset: usize, bytes: usize) -> LmrTriplet {
         LmrTriplet {
             lmr_context: self.lmr.lmr_context,
@@ -70,12 +70,12 @@ impl Buffer {
         }
     }
 
-    /// The whole of it as a local triplet.
+    /// Returns a local triplet of the whole buffer.
     pub fn all(&self) -> LmrTriplet {
         self.part(0, self.bytes)
     }
 
-    /// What a peer is told.
+    /// Returns a triplet for the peer.
     pub fn remote(&self, offset: usize, bytes: usize) -> RmrTriplet {
         RmrTriplet {
             rmr_context: self.lmr.rmr_context,
@@ -84,7 +84,7 @@ impl Buffer {
         }
     }
 
-    /// The whole of it, as a peer is told.
+    /// Returns a triplet of the whole buffer for the peer.
     pub fn all_remote(&self) -> RmrTriplet {
         self.remote(0, self.bytes)
     }
@@ -98,7 +98,7 @@ impl Buffer {
     }
 }
 
-/// How a pair is made.
+/// Settings of a pair.
 #[derive(Clone)]
 pub struct PairConfig {
     pub seed: u64,
@@ -106,11 +106,11 @@ pub struct PairConfig {
     pub attr: [Option<EpAttr>; 2],
     pub options: [OpenOptions; 2],
     pub evd_qlen: u32,
-    /// Side B's endpoint takes its buffers from an SRQ of this many.
+    /// Size of an SRQ for side B's endpoint, if it has one.
     pub srq: Option<u32>,
-    /// Shapes both simulated functions.
+    /// Changes both simulated functions.
     pub profile: fn(Profile) -> Profile,
-    /// Keep the event log; a run of a million packets is better off without.
+    /// True to keep the event log; false for runs of a million packets.
     pub event_log: bool,
 }
 
@@ -130,7 +130,7 @@ impl Default for PairConfig {
 }
 
 impl PairConfig {
-    /// The usual, except for some attributes of both endpoints.
+    /// Returns the defaults with other attributes of both endpoints.
     pub fn with_attr(change: impl FnOnce(&mut EpAttr)) -> Self {
         let probe = Fabric::pair(0).open(A).expect("the adapter opens");
         let mut attr = attributes(&probe);
@@ -150,7 +150,7 @@ pub struct Pair {
     pub srq: Option<SrqHandle>,
 }
 
-/// Attributes that suit most tests: 64 DTOs each way, 8 segments, 4 RDMA Reads.
+/// Returns attributes that suit most tests: 64 DTOs each way, 8 segments, 4 RDMA Reads.
 pub fn attributes(ia: &Ia) -> EpAttr {
     EpAttr {
         max_recv_dtos: 64,
@@ -164,12 +164,12 @@ pub fn attributes(ia: &Ia) -> EpAttr {
 }
 
 impl Pair {
-    /// Both sides open, the passive one listening, nothing connected.
+    /// Opens both sides; B listens, nothing is connected.
     pub fn unconnected(config: &PairConfig) -> Self {
         Self::over(World::new(config), config)
     }
 
-    /// The same over a fabric that is there already.
+    /// The same on an existing fabric.
     pub fn over(fabric: impl Into<World>, config: &PairConfig) -> Self {
         let fabric = fabric.into();
         let mut srq = None;
@@ -227,12 +227,12 @@ impl Pair {
         }
     }
 
-    /// Both sides connected.
+    /// Opens and connects both sides.
     pub fn connected() -> Self {
         Self::connected_with(&PairConfig::default())
     }
 
-    /// Both sides connected, otherwise than usual.
+    /// Opens and connects both sides, with other settings.
     pub fn connected_with(config: &PairConfig) -> Self {
         let mut pair = Self::unconnected(config);
         pair.connect();
@@ -271,7 +271,7 @@ impl Pair {
         self.expect_connection(B, ConnectionEventKind::Established);
     }
 
-    /// Registers `bytes` of new memory of a side with every right.
+    /// Registers `bytes` of new memory of a side with all rights.
     pub fn buffer(&mut self, side: usize, bytes: usize) -> Buffer {
         let pz = self.sides[side].pz;
         self.buffer_in(side, bytes, pz, MemPrivFlags::all())
@@ -291,7 +291,7 @@ impl Pair {
         Buffer { memory, lmr, bytes }
     }
 
-    /// Gives both sides' software a turn, and time a step of a tenth of a millisecond.
+    /// Gives both sides' software a turn, and advances time by 0.1 ms.
     pub fn pump(&mut self) {
         for side in &mut self.sides {
             side.ia.progress();
@@ -299,14 +299,14 @@ impl Pair {
         self.fabric.pass_time();
     }
 
-    /// The next event of an EVD, both sides running meanwhile.
+    /// Waits for the next event of an EVD, with both sides running.
     pub fn wait_event(&mut self, side: usize, evd: EvdHandle) -> Event {
         self.poll_event(side, evd, 600_000).unwrap_or_else(|| {
             panic!("side {side}: no event on {evd:?} within a minute of virtual time")
         })
     }
 
-    /// The next event of an EVD within so many pumps.
+    /// Returns the next event of an EVD within this many pumps.
     pub fn poll_event(&mut self, side: usize, evd: EvdHandle, pumps: usize) -> Option<Event> {
         let mut turns = self.fabric.turns(pumps);
         while turns.next() {
@@ -318,7 +318,7 @@ impl Pair {
         None
     }
 
-    /// The next DTO completion of an EVD.
+    /// Waits for the next DTO completion of an EVD.
     pub fn wait_dto(&mut self, side: usize, evd: EvdHandle) -> DtoCompletion {
         let event = self.wait_event(side, evd);
         let Event::Dto(completion) = event else {
@@ -327,17 +327,17 @@ impl Pair {
         completion
     }
 
-    /// The next completion of the side's request EVD.
+    /// Waits for the next completion of the side's request EVD.
     pub fn wait_request(&mut self, side: usize) -> DtoCompletion {
         self.wait_dto(side, self.sides[side].request)
     }
 
-    /// The next completion of the side's receive EVD.
+    /// Waits for the next completion of the side's receive EVD.
     pub fn wait_recv(&mut self, side: usize) -> DtoCompletion {
         self.wait_dto(side, self.sides[side].recv)
     }
 
-    /// The next event of the side's connection EVD must be this.
+    /// Waits for the next event of the side's connection EVD, which must be this one.
     pub fn expect_connection(&mut self, side: usize, kind: ConnectionEventKind) {
         let event = self.wait_event(side, self.sides[side].connect);
         let Event::Connection(event) = event else {
@@ -346,23 +346,23 @@ impl Pair {
         assert_eq!(event.kind, kind, "side {side}");
     }
 
-    /// Nothing is on the EVD, and nothing comes within ten milliseconds of virtual time.
+    /// Checks that the EVD is empty, and stays so for ten milliseconds of virtual time.
     pub fn expect_nothing(&mut self, side: usize, evd: EvdHandle) {
         assert_eq!(self.poll_event(side, evd, 100), None, "side {side}");
     }
 
-    /// The state of the side's endpoint.
+    /// Returns the state of the side's endpoint.
     pub fn state(&self, side: usize) -> udapl::EpState {
         let side = &self.sides[side];
         side.ia.ep_get_status(side.ep).expect("a status").state
     }
 
-    /// Virtual time.
+    /// Returns the virtual time.
     pub fn now(&self) -> driver::Instant {
         self.fabric.sim.clock().now()
     }
 
-    /// From now on frames fly so many microseconds, in both directions.
+    /// Sets the delay of frames, in microseconds and in both directions, from now on.
     pub fn set_delay(&mut self, micros: u64) {
         let faults = Faults {
             delay_ns: micros * 1000,
@@ -431,9 +431,9 @@ impl Pair {
         assert_eq!(self.wait_request(A).status, DtoStatus::Success);
     }
 
-    /// Nothing the simulator has to complain of: no DMA fault, no driver bug.
+    /// Checks that the simulator has reported no DMA fault and no driver bug.
     pub fn assert_no_complaints(&self) {
-        // Whoever serves the functions says it elsewhere.
+        // Functions of a server are checked by the server.
         let Some(fabric) = self.fabric.simulated() else {
             return;
         };
@@ -453,7 +453,7 @@ impl Pair {
     }
 }
 
-/// Bytes that differ everywhere and from seed to seed.
+/// Returns bytes that differ by position and by seed.
 pub fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
     use rand::{RngCore, SeedableRng};
     let mut data = vec![0; bytes];
@@ -461,7 +461,7 @@ pub fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
     data
 }
 
-/// The call failed with this type.
+/// Checks that the call failed with this type.
 #[track_caller]
 pub fn refused<T: core::fmt::Debug>(result: Result<T, DatError>, with: ReturnType) -> DatError {
     let error = result.expect_err("the call is refused");

@@ -1,4 +1,4 @@
-//! RDMA in short: posting it, and a model of where scattered bytes belong.
+//! Short forms for RDMA: posts, and a model of where scattered bytes belong.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -9,10 +9,10 @@ use udapl::{
 
 use super::{A, B, Buffer, Pair, PairConfig, attributes};
 
-/// What memory holds that nobody should have written.
+/// Fill byte of memory that must not be written.
 pub const UNTOUCHED: u8 = 0xa5;
 
-/// A number of the host's, as it lies in memory.
+/// Returns a number of the host as it is stored in memory.
 #[expect(
     clippy::host_endian_bytes,
     reason = "atomic operations work on numbers in the host's order"
@@ -22,7 +22,7 @@ pub const fn number(value: u64) -> [u8; 8] {
 }
 
 impl Pair {
-    /// Both sides connected, with endpoints of other attributes than usual.
+    /// Connects both sides, with other attributes of the endpoints.
     pub fn shaped(shape: impl Fn(usize, &mut EpAttr)) -> Self {
         let mut pair = Self::unconnected(&PairConfig::default());
         pair.reshape(shape);
@@ -30,7 +30,7 @@ impl Pair {
         pair
     }
 
-    /// Other endpoints, with the same EVDs and PZs, for sides that are not connected.
+    /// Replaces the endpoints of unconnected sides, with the same EVDs and PZs.
     pub fn reshape(&mut self, shape: impl Fn(usize, &mut EpAttr)) {
         for (at, side) in self.sides.iter_mut().enumerate() {
             let mut attr = attributes(&side.ia);
@@ -78,7 +78,7 @@ impl Pair {
             .ep_post_rdma_write(ep, iov, DtoCookie(cookie), remote, flags)
     }
 
-    /// The next completion of the side's requests, which must be this one.
+    /// Waits for the next completion of the side's requests, which must be this one.
     #[track_caller]
     pub fn expect_request(&mut self, side: usize, cookie: u64, status: DtoStatus) -> DtoCompletion {
         let done = self.wait_request(side);
@@ -91,7 +91,7 @@ impl Pair {
         done
     }
 
-    /// The next completion of the side's receives, which must be this one.
+    /// Waits for the next completion of the side's receives, which must be this one.
     #[track_caller]
     pub fn expect_recv(&mut self, side: usize, cookie: u64, status: DtoStatus) -> DtoCompletion {
         let done = self.wait_recv(side);
@@ -103,7 +103,7 @@ impl Pair {
         done
     }
 
-    /// The connection is broken at both ends, which are told so once.
+    /// Checks that the connection is broken at both ends, with one event each.
     #[track_caller]
     pub fn expect_broken(&mut self) {
         for side in [A, B] {
@@ -113,7 +113,7 @@ impl Pair {
         }
     }
 
-    /// No request is outstanding on the side, and nothing has completed.
+    /// Checks that the side has no outstanding request and no completion.
     #[track_caller]
     pub fn expect_idle(&mut self, side: usize) {
         let (ep, request) = (self.sides[side].ep, self.sides[side].request);
@@ -125,14 +125,14 @@ impl Pair {
         );
     }
 
-    /// New memory of a side, full of what nobody should have written.
+    /// Makes new memory of a side, full of the fill byte.
     pub fn untouched(&mut self, side: usize, bytes: usize) -> Buffer {
         let buffer = self.buffer(side, bytes);
         buffer.write(0, &vec![UNTOUCHED; bytes]);
         buffer
     }
 
-    /// New memory of a side, full of bytes that differ everywhere.
+    /// Makes new memory of a side, full of bytes that differ by position.
     pub fn filled(&mut self, side: usize, seed: u64, bytes: usize) -> Buffer {
         let buffer = self.buffer(side, bytes);
         buffer.write(0, &super::pattern(seed, bytes));
@@ -140,12 +140,12 @@ impl Pair {
     }
 }
 
-/// Pieces of a buffer, as offset and length, that do not overlap.
+/// Pieces of a buffer that do not overlap, by offset and length.
 #[derive(Clone, Debug)]
 pub struct Pieces(pub Vec<(usize, usize)>);
 
 impl Pieces {
-    /// Up to eight pieces of a buffer of `bytes`, not in the order of their addresses, some empty.
+    /// Makes up to eight pieces of a buffer of `bytes`, in random order, some of them empty.
     pub fn random(rng: &mut ChaCha8Rng, bytes: usize) -> Self {
         let count = rng.random_range(1..=8_usize);
         let slot = bytes / count;
@@ -166,12 +166,12 @@ impl Pieces {
         Self(pieces)
     }
 
-    /// Bytes in all of them.
+    /// Returns the total length.
     pub fn total(&self) -> usize {
         self.0.iter().map(|&(_, bytes)| bytes).sum()
     }
 
-    /// As local triplets of `buffer`.
+    /// Returns the pieces as local triplets of `buffer`.
     pub fn iov(&self, buffer: &Buffer) -> Vec<LmrTriplet> {
         self.0
             .iter()
@@ -179,7 +179,7 @@ impl Pieces {
             .collect()
     }
 
-    /// What lies in the pieces of `memory`, in their order.
+    /// Returns the contents of the pieces of `memory`, in their order.
     pub fn gather(&self, memory: &[u8]) -> Vec<u8> {
         self.0
             .iter()
@@ -187,7 +187,7 @@ impl Pieces {
             .collect()
     }
 
-    /// Puts `data` into the pieces of `memory`, in their order, until it is used up.
+    /// Copies `data` into the pieces of `memory`, in their order, until it is used up.
     pub fn scatter(&self, memory: &mut [u8], mut data: &[u8]) {
         for &(offset, bytes) in &self.0 {
             let (now, later) = data.split_at(bytes.min(data.len()));
@@ -197,12 +197,12 @@ impl Pieces {
     }
 }
 
-/// A seeded stream.
+/// Returns a seeded random stream.
 pub fn stream(seed: u64) -> ChaCha8Rng {
     ChaCha8Rng::seed_from_u64(seed)
 }
 
-/// RDMA Read or RDMA Write, where a test is about what they have in common.
+/// RDMA Read or RDMA Write, for tests of their common properties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rdma {
     Read,

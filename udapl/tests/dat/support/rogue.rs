@@ -1,4 +1,4 @@
-//! A side whose device does not keep to what was agreed.
+//! A side whose device breaks the agreed limits.
 
 use hw_mlx::qp::context::optional;
 use mlx_prm::{
@@ -9,7 +9,7 @@ use mlx_prm::{
 use super::Pair;
 
 impl Pair {
-    /// The side's first connected queue pair, and its context as the device tells it.
+    /// Returns the side's first connected queue pair, and its context as the device reports it.
     pub fn connected_qp(&mut self, side: usize) -> (Qpn, Qpc) {
         let hca = self.sides[side].ia.provider_mut().hca_mut();
         (1..1_024)
@@ -24,8 +24,8 @@ impl Pair {
             .expect("a connected queue pair")
     }
 
-    /// Brings the side's connected queue pair up once more, with leave to have `1 << log_depth`
-    /// RDMA Reads outstanding. Nothing may have been posted yet.
+    /// Brings the side's connected queue pair up again, with `1 << log_depth` outstanding RDMA Reads allowed. Nothing
+    /// may have been posted yet.
     pub fn deepen_reads(&mut self, side: usize, log_depth: u32) {
         let (qpn, mut context) = self.connected_qp(side);
         let hca = self.sides[side].ia.provider_mut().hca_mut();

@@ -1,4 +1,4 @@
-//! Two connections whose endpoints at B take their buffers from one SRQ.
+//! Two connections whose endpoints at B share one SRQ.
 
 use udapl::{
     CompletionFlags, DatResult, DtoCompletion, DtoCookie, DtoStatus, EpAttr, EpEvds, EpHandle,
@@ -7,7 +7,7 @@ use udapl::{
 
 use super::{A, B, Buffer, Pair, PairConfig, attributes};
 
-/// What the SRQ holds, unless a test wants something else.
+/// Default attributes of the SRQ.
 pub const SRQ: SrqAttr = SrqAttr {
     max_recv_dtos: 16,
     max_recv_iov: 4,
@@ -18,21 +18,21 @@ pub const SRQ: SrqAttr = SrqAttr {
 pub struct Shared {
     pub pair: Pair,
     pub srq: SrqHandle,
-    /// The endpoints of A.
+    /// Endpoints of A.
     pub a: [EpHandle; 2],
-    /// Their peers, which use the SRQ.
+    /// Their peers at B, which use the SRQ.
     pub b: [EpHandle; 2],
-    /// Where the receives of each peer complete.
+    /// Receive EVDs of the peers.
     pub recv: [EvdHandle; 2],
 }
 
 impl Shared {
-    /// Everything as usual, and connected.
+    /// Makes and connects everything with the defaults.
     pub fn connected() -> Self {
         Self::connected_as(SRQ, |_| {})
     }
 
-    /// With another SRQ, or other attributes of the endpoints of B.
+    /// The same with another SRQ, or other attributes of B's endpoints.
     pub fn connected_as(attr: SrqAttr, shape: impl Fn(&mut EpAttr)) -> Self {
         let mut shared = Self::unconnected(&PairConfig::default(), attr, None, shape);
         shared.connect(0);
@@ -40,7 +40,7 @@ impl Shared {
         shared
     }
 
-    /// Nothing connected yet. `zone` is the PZ of B's endpoints, if it is not that of the SRQ.
+    /// The same, unconnected. `zone` is the PZ of B's endpoints, if it is not that of the SRQ.
     pub fn unconnected(
         config: &PairConfig,
         attr: SrqAttr,
@@ -89,7 +89,7 @@ impl Shared {
         }
     }
 
-    /// Connects one of the two.
+    /// Connects one of the two connections.
     pub fn connect(&mut self, which: usize) {
         let (a, b) = (self.a[which], self.b[which]);
         self.pair.connect_endpoints(a, b);
@@ -116,7 +116,7 @@ impl Shared {
             .ep_post_send(ep, iov, DtoCookie(cookie), flags)
     }
 
-    /// The next receive of one of the connections.
+    /// Waits for the next receive of one of the connections.
     pub fn received(&mut self, which: usize) -> DtoCompletion {
         let done = self.pair.wait_dto(B, self.recv[which]);
         assert_eq!(
@@ -127,7 +127,7 @@ impl Shared {
         done
     }
 
-    /// The next receive of one of the connections, which must be this one.
+    /// Waits for the next receive of one of the connections, which must be this one.
     #[track_caller]
     pub fn expect_received(&mut self, which: usize, cookie: u64, bytes: usize) {
         let done = self.received(which);
@@ -137,7 +137,7 @@ impl Shared {
         );
     }
 
-    /// A message over one of the connections, from post to both completions.
+    /// Sends a message over one of the connections, from the post to both completions.
     #[track_caller]
     pub fn exchange(&mut self, which: usize, from: &Buffer, bytes: usize, cookie: u64) {
         self.send(which, &[from.part(0, bytes)], 7, CompletionFlags::empty())
@@ -150,7 +150,7 @@ impl Shared {
         );
     }
 
-    /// The same for 64 bytes, whatever was sent over the connection before.
+    /// The same for 64 bytes of new content.
     #[track_caller]
     pub fn exchange_next(&mut self, which: usize, from: &Buffer, cookie: u64) {
         self.send(which, &[from.part(0, 64)], 7, CompletionFlags::empty())
@@ -158,14 +158,14 @@ impl Shared {
         self.expect_received(which, cookie, 64);
     }
 
-    /// Available and outstanding, as the SRQ counts them.
+    /// Returns the SRQ's counts of available and outstanding receives.
     pub fn counts(&mut self) -> (u32, u32) {
         let param = self.pair.sides[B].ia.srq_query(self.srq).expect("exists");
         assert!(param.available_dto_count <= param.outstanding_dto_count);
         (param.available_dto_count, param.outstanding_dto_count)
     }
 
-    /// What is on one of the receive EVDs now.
+    /// Returns the completions on one of the receive EVDs now.
     pub fn queued(&mut self, which: usize) -> Vec<(u64, DtoStatus)> {
         let evd = self.recv[which];
         let mut all = Vec::new();

@@ -1,13 +1,13 @@
-//! Event dispatchers in short: making, filling and waiting on those of side A.
+//! Short forms for EVDs of side A: make, fill, wait.
 
 use udapl::{EvdFlags, EvdHandle, Event, ReturnType, SoftwareEvent, Subtype, Timeout};
 
 use super::{A, Pair};
 
-/// A waiter for ever, if nothing comes.
+/// No time limit.
 pub const FOREVER: Timeout = Timeout::INFINITE;
 
-/// What a wait came to: the event and how many are left, or the error and how many there are.
+/// The result of a wait: the event and the number left, or the error and the number of events.
 pub type Waited = Result<(Event, u32), (ReturnType, Subtype, u32)>;
 
 /// A software event.
@@ -16,12 +16,12 @@ pub const fn se(word: u64) -> Event {
 }
 
 impl Pair {
-    /// An EVD of A.
+    /// Makes an EVD of A.
     pub fn evd(&mut self, qlen: u32, flags: EvdFlags) -> EvdHandle {
         self.sides[A].ia.evd_create(qlen, flags).expect("an EVD")
     }
 
-    /// Puts software events on an EVD of A.
+    /// Posts software events to an EVD of A.
     pub fn post_se(&mut self, evd: EvdHandle, words: impl IntoIterator<Item = u64>) {
         for word in words {
             self.sides[A]
@@ -31,7 +31,7 @@ impl Pair {
         }
     }
 
-    /// Waits on an EVD of A; what came of it, and how many microseconds it took.
+    /// Waits on an EVD of A. Returns the result, and the time in microseconds.
     pub fn wait(&mut self, evd: EvdHandle, timeout: Timeout, threshold: u32) -> (Waited, u64) {
         let before = self.now();
         let result = self.sides[A].ia.evd_wait(evd, timeout, threshold);
@@ -46,7 +46,7 @@ impl Pair {
         (result, took)
     }
 
-    /// The wait gives this event at once, and says how many are left.
+    /// Checks that a wait returns this event at once, and this number of events left.
     #[track_caller]
     pub fn expect_at_once(&mut self, evd: EvdHandle, threshold: u32, event: Event, nmore: u32) {
         assert_eq!(self.wait(evd, FOREVER, threshold), (Ok((event, nmore)), 0));

@@ -1,4 +1,4 @@
-//! RMRs in short: pairs whose endpoints may bind, and binding.
+//! Short forms for RMRs: pairs whose endpoints may bind, and binds.
 
 use super::{A, Buffer, NONE, Pair, PairConfig, attributes};
 use udapl::{
@@ -6,11 +6,11 @@ use udapl::{
     MemPrivFlags, RmrBindCompletion, RmrCookie, RmrHandle, RmrTriplet,
 };
 
-/// What peers may do to most windows.
+/// Rights of peers on most windows.
 pub const BOTH_WAYS: MemPrivFlags = MemPrivFlags::REMOTE_READ.union(MemPrivFlags::REMOTE_WRITE);
 
 impl Pair {
-    /// A connected pair whose endpoints may bind RMRs.
+    /// Makes a connected pair whose endpoints may bind RMRs.
     pub fn binding() -> Self {
         Self::binding_with(|_| {})
     }
@@ -22,7 +22,7 @@ impl Pair {
         pair
     }
 
-    /// The same, not connected.
+    /// The same, unconnected.
     pub fn unconnected_binding(shape: impl Fn(&mut EpAttr)) -> Self {
         let mut pair = Self::unconnected(&PairConfig::default());
         for side in &mut pair.sides {
@@ -46,7 +46,7 @@ impl Pair {
         pair
     }
 
-    /// An RMR in the side's PZ.
+    /// Makes an RMR in the side's PZ.
     pub fn rmr(&mut self, side: usize) -> RmrHandle {
         let pz = self.sides[side].pz;
         self.sides[side].ia.rmr_create(pz).expect("an RMR")
@@ -68,7 +68,7 @@ impl Pair {
             .rmr_bind(rmr, triplet, privileges, ep, RmrCookie(cookie), flags)
     }
 
-    /// Binds and takes the completion. The new context.
+    /// Binds an RMR, takes the completion, and returns the new context.
     #[track_caller]
     pub fn bind(
         &mut self,
@@ -84,7 +84,7 @@ impl Pair {
         context
     }
 
-    /// The next completion of the side's requests, which must be this bind's.
+    /// Waits for the next completion of the side's requests, which must be this bind's.
     #[track_caller]
     pub fn expect_bind(
         &mut self,
@@ -106,7 +106,7 @@ impl Pair {
         done
     }
 
-    /// A reads `bytes` bytes of a window of B, and gets them.
+    /// A reads `bytes` bytes of a window of B, which must succeed.
     #[track_caller]
     pub fn expect_readable(&mut self, window: &RmrTriplet, content: &[u8]) {
         let local = self.buffer(A, content.len());
@@ -116,7 +116,7 @@ impl Pair {
         assert_eq!(local.read(0, content.len()), content);
     }
 
-    /// A may not do this to B's memory: the request fails, and with it the connection, at both ends.
+    /// A accesses B's memory without the right: the request fails and breaks the connection, at both ends.
     #[track_caller]
     pub fn expect_no_access(&mut self, rdma: super::rdma::Rdma, window: &RmrTriplet) {
         let bytes = usize::try_from(window.segment_length).expect("small");
@@ -127,7 +127,7 @@ impl Pair {
         self.expect_broken();
     }
 
-    /// Both sides from DISCONNECTED to connected again.
+    /// Connects both sides again from DISCONNECTED.
     pub fn reconnect(&mut self) {
         for side in &mut self.sides {
             side.ia.ep_reset(side.ep).expect("the reset");
@@ -136,7 +136,7 @@ impl Pair {
     }
 }
 
-/// A window of a buffer as the peer names it.
+/// Returns a window of a buffer as a triplet for the peer.
 pub fn window(buffer: &Buffer, context: u32, offset: usize, bytes: usize) -> RmrTriplet {
     RmrTriplet {
         rmr_context: context,
@@ -144,7 +144,7 @@ pub fn window(buffer: &Buffer, context: u32, offset: usize, bytes: usize) -> Rmr
     }
 }
 
-/// Nothing to bind to.
+/// A triplet of nothing, for an unbind.
 pub const NOTHING: LmrTriplet = LmrTriplet {
     lmr_context: 0,
     virtual_address: 0,

@@ -1,25 +1,25 @@
-//! What passed on the link, read from the simulator's event log.
+//! Packets on the link, read from the simulator's event log.
 
 use driver::Device;
 use udapl::fabric::Fabric;
 
-/// A packet of a reliable connection, as it reached a side.
+/// A packet of a reliable connection that has reached a side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
     /// Virtual nanoseconds.
     pub at: u64,
     /// The side it reached.
     pub to: usize,
-    /// As IBTA volume 1, section 9.2.1 names it: `ReadRequest`, `WriteOnly` and so on.
+    /// Operation as named in IBTA volume 1, section 9.2.1: `ReadRequest`, `WriteOnly` and so on.
     pub operation: String,
     /// Bytes of payload.
     pub bytes: usize,
 }
 
-/// The packets of reliable connections that have arrived, oldest first.
+/// Returns the received packets of reliable connections, oldest first.
 pub fn packets(fabric: &Fabric) -> Vec<Packet> {
     let log = String::from_utf8(fabric.sim.event_log()).expect("the log is text");
-    // Functions are counted as they were made: a card's virtual one follows its physical one.
+    // Functions are numbered in the order of creation: a card's virtual function follows its physical one.
     let each = if fabric.function(0).name().ends_with("/vf0") {
         2
     } else {
@@ -32,7 +32,7 @@ pub fn packets(fabric: &Fabric) -> Vec<Packet> {
     log.lines().filter_map(parse).map(side).collect()
 }
 
-/// Those of one operation that reached a side.
+/// Returns those of one operation that reached a side.
 pub fn packets_to(fabric: &Fabric, to: usize, operation: &str) -> Vec<Packet> {
     let all = packets(fabric).into_iter();
     all.filter(|packet| packet.to == to && packet.operation == operation)

@@ -1,10 +1,10 @@
-//! Where the two functions of a pair are: in a simulated world of the test's own, or in this machine's slots.
+//! The two functions of a pair: in a simulated world of the test, or functions of this machine.
 //!
-//! `DAT_TEST_PROFILE=connectx-6-dx` makes a simulated world of another generation than the default, and
-//! `connectx-6-dx/vf` one of its virtual functions: what tests say of a profile they then say of that one.
+//! `DAT_TEST_PROFILE=connectx-6-dx` selects another generation for the simulated world, and `connectx-6-dx/vf` one of
+//! its virtual functions. Changes that tests make to a profile apply to that one.
 //!
-//! If the environment names functions ([`functions::named`]), the same tests open those. Time is then the machine's,
-//! and nobody can be asked to lose a frame or to play another profile: a test that needs that ends there.
+//! If the environment names functions ([`functions::named`]), the tests open those. Time is then real, and frames
+//! cannot be dropped nor profiles changed: a test that needs that ends early.
 
 use std::ops::Deref;
 use std::time::{Duration, Instant};
@@ -15,23 +15,23 @@ use udapl::{Ia, OpenError, OpenOptions};
 
 use super::{PairConfig, functions};
 
-/// What names a generation.
+/// Environment variable for the generation.
 const PROFILE: &str = "DAT_TEST_PROFILE";
-/// The end of a test that needs what only a simulator of its own can do.
+/// Message of a test that needs a simulator of its own.
 const NEEDS_SIMULATOR: &str = "this test needs a simulator of its own, not functions in slots";
-/// The longest a test on the machine waits for one thing.
+/// Longest wait of a test on the machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Where the two functions are.
+/// The two functions.
 pub enum World {
-    /// In a world of the test's own.
+    /// In a world of the test.
     Simulated(Fabric),
     /// In this machine, at these addresses.
     Machine([String; 2]),
 }
 
 impl World {
-    /// What the environment says; a simulated world shaped by `config` if it says nothing.
+    /// Creates what the environment asks for; by default a simulated world changed by `config`.
     pub fn new(config: &PairConfig) -> Self {
         let Some(names) = functions::named() else {
             let sim = SimConfig {
@@ -58,7 +58,7 @@ impl World {
         }
     }
 
-    /// Gives the other side of the BAR a tenth of a millisecond.
+    /// Advances time by 0.1 ms.
     pub fn pass_time(&self) {
         match self {
             Self::Simulated(fabric) => fabric.sim.advance(Duration::from_micros(100)),
@@ -66,7 +66,7 @@ impl World {
         }
     }
 
-    /// Says when so many turns are over. A turn on the machine is no unit of time, so a clock decides there.
+    /// Returns a limit of this many turns. With real time a turn has no fixed length, so the limit is a time.
     pub fn turns(&self, turns: usize) -> Turns {
         let micros = u64::try_from(turns).map_or(u64::MAX, |turns| turns.saturating_mul(100));
         Turns {
@@ -80,7 +80,7 @@ impl World {
         }
     }
 
-    /// The simulated world, if it is one.
+    /// Returns the simulated world, if it is one.
     pub const fn simulated(&self) -> Option<&Fabric> {
         match self {
             Self::Simulated(fabric) => Some(fabric),
@@ -89,7 +89,7 @@ impl World {
     }
 }
 
-/// A pair of functions of a generation, shaped by `config`.
+/// Creates a pair of functions of a generation, changed by `config`.
 fn of_generation(name: &str, sim: SimConfig, config: &PairConfig) -> Fabric {
     let (name, is_virtual) = match name.strip_suffix("/vf") {
         Some(name) => (name, true),
@@ -111,7 +111,7 @@ impl From<Fabric> for World {
     }
 }
 
-/// The simulated world; a test that asks for it elsewhere ends here.
+/// Gives the simulated world; with other functions the test ends here.
 impl Deref for World {
     type Target = Fabric;
 
@@ -121,14 +121,14 @@ impl Deref for World {
     }
 }
 
-/// A bounded number of turns.
+/// A limit on turns.
 pub struct Turns {
     left: usize,
     until: Option<Instant>,
 }
 
 impl Turns {
-    /// Whether there is another one.
+    /// Returns whether another turn is allowed.
     pub fn next(&mut self) -> bool {
         if let Some(until) = self.until {
             return Instant::now() < until;

@@ -1,4 +1,4 @@
-//! A thread that looks after an adapter while the program's own threads are busy.
+//! A thread that serves an adapter while the program's own threads are busy.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,19 +10,19 @@ use dat_core::{Arm, AsyncEvent, CloseFlags, Event, IaConfig, Waker};
 use crate::Ia;
 use crate::open::{Adapter, OpenError};
 
-/// A thread of the library with an instance of its own. It does the work that all instances have in common: commands of
-/// the firmware, the health of the device, and the connection manager, which answers requests, repetitions and
-/// farewells of peers. Work of one instance alone waits for that instance.
+/// A thread of the library with an instance of its own. It does the work that all instances share: firmware commands,
+/// health polling and the connection manager, which answers REQs, retransmissions and DREQs of peers. Completions of
+/// other instances wait for the threads of those instances.
 ///
-/// A program needs no attendant as long as one of its threads polls or waits in some instance. The adapter stays open
-/// while there is an attendant; dropping it ends the thread. If the device dies or is wanted back, the thread ends by
-/// itself.
+/// A program needs none as long as one of its threads polls or waits in some instance. The adapter stays open while
+/// this thread runs. Dropping the handle ends the thread. The thread ends by itself if the device dies or the system
+/// wants it back.
 ///
-/// It is for functions that run in real time. In virtual time (`sim:` names without a link) whoever sleeps moves time
-/// on, and a thread that only sleeps moves it as fast as the machine can.
+/// Use it only for functions that run in real time. In virtual time (`sim:` names without a link) a sleeping thread
+/// advances the clock, and a thread that only sleeps advances it as fast as the machine can.
 #[derive(Debug)]
 #[must_use = "dropping it ends the thread"]
-pub struct Attendant {
+pub struct BackgroundThread {
     over: Arc<AtomicBool>,
     waker: Wake,
     thread: Option<JoinHandle<()>>,
@@ -37,27 +37,27 @@ impl core::fmt::Debug for Wake {
 }
 
 impl Adapter {
-    /// Starts a thread that looks after the adapter.
+    /// Starts a thread that serves the adapter.
     ///
     /// # Errors
-    /// As [`Adapter::instance`]; DAT_INSUFFICIENT_RESOURCES: no descriptor is left. [`OpenError::Thread`]: the system
-    /// starts no thread; nothing has changed.
-    pub fn attended(&self) -> Result<Attendant, OpenError> {
+    /// Those of [`Adapter::instance`]. DAT_INSUFFICIENT_RESOURCES: no file descriptor is left. [`OpenError::Thread`]:
+    /// the system cannot start a thread; nothing has changed.
+    pub fn background_thread(&self) -> Result<BackgroundThread, OpenError> {
         let mut ia = self.instance(IaConfig::default())?;
-        // What it sleeps on: from here on there is nothing that could be missing.
+        // Create the descriptor to sleep on first, so that nothing can fail in the thread.
         ia.descriptor()?;
         let over = Arc::new(AtomicBool::new(false));
         let waker = Wake(ia.provider().waker());
-        let told = Arc::clone(&over);
-        // If there is no thread the instance is dropped with what it would have run, which ends it.
+        let ends = Arc::clone(&over);
+        // If the thread cannot start, its closure is dropped, and the instance with it.
         let thread = Builder::new()
-            .name("udapl-attendant".to_owned())
-            .spawn(move || attend(ia, &told))
+            .name("udapl-progress".to_owned())
+            .spawn(move || run(ia, &ends))
             .map_err(|error| OpenError::Thread {
                 name: self.name().to_owned(),
                 error,
             })?;
-        Ok(Attendant {
+        Ok(BackgroundThread {
             over,
             waker,
             thread: Some(thread),
@@ -65,23 +65,23 @@ impl Adapter {
     }
 }
 
-fn attend(mut ia: Ia, over: &AtomicBool) {
+fn run(mut ia: Ia, over: &AtomicBool) {
     let evd = ia.async_evd();
     while !over.load(Ordering::Acquire) {
         match ia.arm(&[evd]) {
-            // Whoever said it is over meanwhile has had its call taken by the arming.
+            // If `drop` set `over` before the arming, the arming consumed its wake-up: do not sleep.
             Ok(Arm::Armed(armed)) if !over.load(Ordering::Acquire) => armed.sleep(),
             Ok(Arm::Armed(_)) => break,
             Ok(Arm::Ready) => {
                 while let Ok(Some(event)) = ia.evd_dequeue(evd) {
-                    // The instances of the program are told, too.
+                    // The program's own instances get this event, too.
                     if matches!(event, Event::Async(AsyncEvent::IaCatastrophic)) {
                         return end(ia);
                     }
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, "the attendant of an adapter cannot sleep, and ends");
+                tracing::warn!(%error, "the background thread of an adapter cannot sleep, and ends");
                 return end(ia);
             }
         }
@@ -91,12 +91,12 @@ fn attend(mut ia: Ia, over: &AtomicBool) {
 
 fn end(ia: Ia) {
     if let Err(error) = crate::ia_close(ia, CloseFlags::Abrupt) {
-        tracing::warn!(%error, "the instance of an attendant");
+        tracing::warn!(%error, "the instance of a background thread did not close");
     }
 }
 
-impl Attendant {
-    /// Whether the thread still looks after the adapter.
+impl BackgroundThread {
+    /// Returns whether the thread is still running.
     #[must_use]
     pub fn is_at_work(&self) -> bool {
         self.thread
@@ -105,14 +105,14 @@ impl Attendant {
     }
 }
 
-impl Drop for Attendant {
+impl Drop for BackgroundThread {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Release);
         (self.waker.0)();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("the attendant of an adapter panicked");
+            tracing::error!("the background thread of an adapter panicked");
         }
     }
 }
