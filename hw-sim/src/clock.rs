@@ -3,8 +3,9 @@
 //! A thread that waits takes the world on, step by step, until an interrupt of its own is signalled or its deadline has
 //! come. What it comes by may be another's: a signal, or a deadline. Then that thread has to run before time goes on,
 //! and so has one that is at something ([`Clock::hold_still`]): otherwise a thread with nothing to do would be hours
-//! ahead of one that gives commands. That it does run is the machine's business, so nobody stands still for ever
-//! ([`PATIENCE`]).
+//! ahead of one that gives commands. What this waits for is an event, that another thread goes on, and no busy machine
+//! takes [`PATIENCE`] to let it. That is for threads that wait for each other, one of them by another means than this
+//! clock, which would stand still for ever.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,9 +17,10 @@ use crate::env::nanoseconds;
 use crate::record::Record;
 use crate::world::{World, lock_to_go_on};
 
-/// How often a waiting thread looks whether others have gone on, and how many times before it does so itself.
+/// How often a waiting thread looks whether others have gone on, and how many times before it does so itself: a minute,
+/// in which nobody has.
 const SLICE: Duration = Duration::from_millis(1);
-const PATIENCE: u32 = 500;
+const PATIENCE: u32 = 60_000;
 
 thread_local! {
     /// Worlds whose time this thread holds, and how many times.
