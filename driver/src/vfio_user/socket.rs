@@ -87,7 +87,6 @@ impl Socket {
     }
 
     /// By another clock.
-    #[cfg(test)]
     pub(crate) fn by(mut self, now: fn() -> Instant) -> Self {
         self.now = now;
         self
