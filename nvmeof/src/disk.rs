@@ -443,7 +443,8 @@ fn anew(file: &File, read_only: bool, flags: i32) -> std::io::Result<File> {
 
 /// A file for a descriptor that was handed in, past the page cache where that can be had, and whether it is: opened
 /// once more, since its flags are the open file's (open(2)), which other processes have, too. Without a right to open
-/// it, the flag is set on the open file that was handed in; a look takes that for done, which fails for no block device.
+/// it, the flag is set on the open file that was handed in; a look takes that for done, which fails for no block
+/// device.
 fn own(given: &File, read_only: bool, serves: bool) -> Result<(File, bool), ReactorError> {
     let kind = given.as_std().metadata().map(|there| there.file_type());
     // To open what is no disk may take for ever, as a pipe does without a writer.
