@@ -22,6 +22,7 @@
 //! - An event is lost only if its EVD was shorter than what could come, and then the program is told, and nothing else
 //!   is lost.
 //! - A call succeeds only in the states in which DAT allows it, and one that is refused leaves the state.
+//! - Who does nothing but connect and send is done with each of it within a few turns, whatever its neighbours do.
 //! - After healing every attempt to connect ends, every connection ends, every adapter closes with nothing left behind,
 //!   and opens again.
 //!
@@ -41,6 +42,7 @@ mod farewell;
 mod flood;
 mod grants;
 mod healing;
+mod honest;
 mod judge;
 mod keys;
 mod many;
@@ -133,11 +135,18 @@ pub enum Feature {
     /// Windows are bound so that peers may take their keys away, and peers do, and try keys that are not theirs to
     /// take.
     Invalidation,
+    /// Two programs that do nothing but connect and send have functions of their own, and wait for nothing (not with
+    /// [`Overrun`](Self::Overrun), which befalls them, too).
+    Neighbours,
 }
 
 /// Features of one world in four. They are drawn last, in this order: a further one changes no world that is without
 /// it.
-pub const RARE: [Feature; 2] = [Feature::Instances, Feature::Invalidation];
+pub const RARE: [Feature; 3] = [
+    Feature::Instances,
+    Feature::Invalidation,
+    Feature::Neighbours,
+];
 
 /// A world.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -224,6 +233,8 @@ pub struct Run {
     pub coverage: Coverage,
     /// The simulator's log, the same for the same plan; empty if it was not asked for.
     pub log: Vec<u8>,
+    /// The longest that the honest programs waited for an operation, in turns, if there were any.
+    pub longest: Option<u64>,
 }
 
 /// What is kept of a world besides what it came to.
@@ -254,15 +265,19 @@ pub fn run(plan: &Plan, record: Record) -> Result<Run, Failure> {
             sim.pcap(file).expect("the capture begins");
         }
         world.run();
-        world.cover
+        (world.cover, world.honest.map(|honest| honest.longest))
     };
     let outcome = catch_unwind(AssertUnwindSafe(world));
     let flushed = sim.flush_pcap();
     let log = sim.event_log();
     match outcome {
-        Ok(coverage) => {
+        Ok((coverage, longest)) => {
             flushed.expect("the capture ends");
-            Ok(Run { coverage, log })
+            Ok(Run {
+                coverage,
+                log,
+                longest,
+            })
         }
         Err(panic) => Err(Failure {
             plan: plan.clone(),

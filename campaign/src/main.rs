@@ -209,6 +209,11 @@ fn summary(sum: &Many, all: bool, took: Duration) {
     for line in zeros {
         println!("  {line}");
     }
+    if let Some((turns, seed)) = sum.longest {
+        println!(
+            "Honest neighbours waited {turns} turns at most for an operation, in world {seed}."
+        );
+    }
     println!(
         "{} worlds in {took:.0?}, {:.1} each second, {} of them failed",
         sum.ran,

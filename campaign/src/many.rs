@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::{Coverage, Failure, Plan, Record, run, shrink};
+use crate::{Coverage, Failure, Plan, Record, Run, run, shrink};
 
 /// How often progress is told.
 const TELL_EVERY: Duration = Duration::from_secs(5);
@@ -17,15 +17,20 @@ pub struct Many {
     pub ran: u64,
     /// What happened in those that held.
     pub coverage: Coverage,
+    /// The longest operation of honest neighbours, in turns of theirs, and its world.
+    pub longest: Option<(u64, u64)>,
     /// The others, by seed.
     pub failures: Vec<(u64, Failure)>,
 }
 
 impl Many {
-    fn add(&mut self, seed: u64, outcome: Result<Coverage, Failure>) {
+    fn add(&mut self, seed: u64, outcome: Result<Run, Failure>) {
         self.ran += 1;
         match outcome {
-            Ok(coverage) => self.coverage.add(&coverage),
+            Ok(run) => {
+                self.coverage.add(&run.coverage);
+                self.longest = self.longest.max(run.longest.map(|turns| (turns, seed)));
+            }
             Err(failure) => self.failures.push((seed, failure)),
         }
     }
@@ -54,7 +59,7 @@ pub fn many(
                         break;
                     };
                     let outcome = run(&plan(seed), Record::Nothing).map_err(shrink);
-                    if send.send((seed, outcome.map(|run| run.coverage))).is_err() {
+                    if send.send((seed, outcome)).is_err() {
                         break;
                     }
                 }

@@ -199,6 +199,13 @@ impl World {
         }
         let draw = self.random.random_range(0..12);
         let times = if draw == 0 { 8 } else { 1 };
+        let (mut to, mut card) = (to, self.sides[side].card);
+        if self.honest.is_some() && self.random.random_ratio(1, 3) {
+            let at = usize::from(self.random.random_bool(0.5));
+            if let Some(honest) = self.honest.as_ref().and_then(|honest| honest.address(at)) {
+                (to, card) = honest;
+            }
+        }
         for _ in 0..times {
             let (what, frame) = match draw {
                 0..=3 => ("REQ", self.request_of_a_stranger(to, known)),
@@ -207,8 +214,7 @@ impl World {
                 _ => ("RC packet in another's name", self.forged_packet(known, to)),
             };
             self.cover.count("stranger", what);
-            let card = &self.cards[self.sides[side].card];
-            self.sim.deliver(&card.physical(), &frame);
+            self.sim.deliver(&self.cards[card].physical(), &frame);
         }
     }
 

@@ -18,6 +18,7 @@ use crate::blame::Blame;
 use crate::bytes::{self, Freed};
 use crate::cover::Coverage;
 use crate::end::{Farewell, Link, Name};
+use crate::honest::Honest;
 use crate::keys::Key;
 use crate::side::{APART, LOG_SHORT_EQ, Manner, Open, Side, offered_tag};
 use crate::story::Story;
@@ -75,6 +76,8 @@ pub struct World {
     pub scripted: bool,
     /// Commands each side has given.
     pub commands: Vec<u64>,
+    /// Who minds its own business.
+    pub honest: Option<Honest>,
 }
 
 impl World {
@@ -95,7 +98,8 @@ impl World {
                     page.set_log_max_eq_sz(LOG_SHORT_EQ);
                 });
             }
-            let mut config = CardConfig::new(profile, of_card);
+            let own = u16::from(plan.features.contains(&Feature::Neighbours));
+            let mut config = CardConfig::new(profile, of_card + own);
             if short {
                 // A carrier that comes is a link, and an event.
                 config.rules.link_training = Duration::ZERO;
@@ -164,10 +168,15 @@ impl World {
             healing: false,
             scripted: false,
             commands,
+            honest: None,
         }
     }
 
     pub fn run(&mut self) {
+        // Where event queues are short, those of all functions of a card run over with the events of its port.
+        if self.has(Feature::Neighbours) && !self.has(Feature::Overrun) {
+            self.honest = Some(Honest::new(&self.cards, self.plan.seed, self.of_card()));
+        }
         for side in 0..self.sides.len() {
             self.reopen(side);
         }
@@ -225,6 +234,7 @@ impl World {
         );
         if took > LONG_CALL {
             self.spoil("a call that took long", |link| link.up != [true, true]);
+            self.spoil_honest();
         }
         let met = self.sim.take_meetings(&self.sides[side].function);
         let ends = |opcode: u16| ENDINGS.iter().any(|ending| ending.0 == opcode);
@@ -321,6 +331,7 @@ impl World {
     /// The wire suffers: anything may be lost.
     pub fn spoil_wire(&mut self) {
         self.spoil("the wire", |_| true);
+        self.spoil_honest();
         self.farewells.clear();
     }
 
@@ -360,6 +371,7 @@ impl World {
             }
         }
         self.farewells_heard();
+        self.honest_turn();
         self.sim.advance(moment);
         if self.until.is_some_and(|until| self.now() >= until) {
             self.mend_wire();
@@ -437,6 +449,11 @@ impl World {
                 .filter(|fault| fault.cause == FaultCause::Unmapped)
                 .collect();
             assert!(unmapped.is_empty(), "side {side}: {unmapped:?}");
+        }
+        for function in self.honest.iter().flat_map(Honest::functions) {
+            let report = self.sim.report(function);
+            assert!(report.driver_bugs.is_empty(), "{:?}", report.driver_bugs);
+            assert!(report.dma_faults.is_empty(), "{:?}", report.dma_faults);
         }
     }
 

@@ -3,8 +3,8 @@
 //! A thread that waits advances the world, step by step, until an interrupt of its own is signalled or its deadline
 //! has come. A step may produce a signal or a deadline of another thread. That thread has to run before time goes on.
 //! Time also stands still while a thread holds it ([`Clock::hold_still`]): otherwise a thread with nothing to do
-//! would be hours ahead of one that gives commands. The machine decides when a thread runs, so the wait for it is
-//! bounded ([`PATIENCE`]).
+//! would be hours ahead of one that gives commands. Each waits for an event, that another
+//! thread goes on. [`PATIENCE`] ends the wait of threads that wait for each other by other means than this clock.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,9 +17,9 @@ use crate::record::Record;
 use crate::world::{World, lock_to_go_on};
 
 /// Interval at which a waiting thread checks if others have gone on, and the number of checks before it goes on
-/// itself.
+/// itself: a minute without a step of theirs.
 const SLICE: Duration = Duration::from_millis(1);
-const PATIENCE: u32 = 500;
+const PATIENCE: u32 = 60_000;
 
 thread_local! {
     /// Worlds whose time this thread holds, each with the number of holds.

@@ -11,7 +11,7 @@
 //! unpacked under the target directory. Where it cannot be had that is said, and nothing is checked.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::park_timeout;
@@ -120,28 +120,27 @@ pub fn run() -> Result<()> {
     let target = target.trim_end_matches("/metrics");
     ensure!(!target.is_empty(), "datctl metrics does not listen");
 
-    // Prometheus does not say which port it took.
-    let free = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
     let config = folder.join("prometheus.yml");
     let alerts = shell::root().join("docs/alerts.yml");
     std::fs::write(&config, configuration(target, &alerts))?;
-    let _prometheus = start(
+    let prometheus = start(
         Command::new(&prometheus)
             .arg(format!("--config.file={}", config.display()))
             .arg(format!(
                 "--storage.tsdb.path={}",
                 folder.join("data").display()
             ))
-            .arg(format!("--web.listen-address={free}"))
+            .arg("--web.listen-address=127.0.0.1:0")
             .arg("--log.level=warn"),
     )?;
+    let server = within("the port of prometheus", || listens(prometheus.0.id()))?;
     for (query, what) in QUERIES {
         let value = within(what, || {
-            Ok(number(&free, query)?.filter(|value| *value > 0.0))
+            Ok(number(&server, query)?.filter(|value| *value > 0.0))
         })?;
         println!("observe: {what}: {value:.1}");
     }
-    let rules = ask(&free, "/api/v1/rules")?;
+    let rules = ask(&server, "/api/v1/rules")?;
     let groups = rules["data"]["groups"]
         .as_array()
         .context("groups of rules")?;
@@ -182,6 +181,27 @@ fn within<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>>) -> Result<
             Ok(None) | Err(_) => park_timeout(Duration::from_millis(200)),
         }
     }
+}
+
+/// Where a process listens for TCP, if it does yet: Prometheus does not say which port it took, and the system does. It
+/// is the local address of the socket in state 0Ah that is one of its descriptors (proc_pid_net(5)).
+fn listens(pid: u32) -> Result<Option<String>> {
+    let of = PathBuf::from(format!("/proc/{pid}"));
+    let mut sockets = Vec::new();
+    for descriptor in std::fs::read_dir(of.join("fd"))? {
+        // One may be closed meanwhile.
+        sockets.extend(std::fs::read_link(descriptor?.path()));
+    }
+    let table = std::fs::read_to_string(of.join("net/tcp"))?;
+    let found = table.lines().find_map(|line| {
+        let cells: Vec<&str> = line.split_whitespace().collect();
+        let own = PathBuf::from(format!("socket:[{}]", cells.get(9)?));
+        let (_, port) = cells.get(1)?.split_once(':')?;
+        (*cells.get(3)? == "0A" && sockets.contains(&own)).then(|| port.to_owned())
+    });
+    let port = found.map(|port| u16::from_str_radix(&port, 16));
+    let port = port.transpose()?;
+    Ok(port.map(|port| format!("127.0.0.1:{port}")))
 }
 
 /// The first value of a query, if it has one.

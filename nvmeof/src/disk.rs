@@ -11,7 +11,7 @@ pub mod faults;
 
 use std::fs::OpenOptions;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -125,6 +125,8 @@ pub struct Disk {
     deallocates: bool,
     /// The first descriptor, which the others are made of; none: there is no file behind it.
     file: Option<File>,
+    /// The descriptor that was handed in. Its open file is another program's, too, and has the lock.
+    given: Option<File>,
     /// The file that is open, if it has a name.
     identity: Option<Identity>,
     /// The lock, until it is given up.
@@ -153,9 +155,9 @@ impl Disk {
     /// [`DiskError`].
     pub fn open(source: Source, shift: u8, read_only: bool) -> Result<Self, DiskError> {
         let disk = Self::open_unlocked(source, shift, read_only)?;
-        if let (Some(file), Some(identity)) = (&disk.file, disk.identity) {
-            let is_given = matches!(disk.source, Source::Given(_));
-            let claim = Claim::take(file, identity, disk.read_only, is_given)?;
+        let locked = disk.given.as_ref().or(disk.file.as_ref());
+        if let (Some(file), Some(identity)) = (locked, disk.identity) {
+            let claim = Claim::take(file, identity, disk.read_only, disk.given.is_some())?;
             *disk.claim.lock().unwrap_or_else(PoisonError::into_inner) = Some(claim);
         }
         Ok(disk)
@@ -166,8 +168,27 @@ impl Disk {
     /// # Errors
     /// [`DiskError`].
     pub fn open_unlocked(source: Source, shift: u8, read_only: bool) -> Result<Self, DiskError> {
+        Self::open_for(true, source, shift, read_only)
+    }
+
+    /// Looks whether a disk could be opened, but for its lock, and changes nothing: one that was handed in may be
+    /// served already, here or by another program.
+    ///
+    /// # Errors
+    /// [`DiskError`].
+    pub fn look(source: Source, shift: u8, read_only: bool) -> Result<(), DiskError> {
+        Self::open_for(false, source, shift, read_only).map(|_| ())
+    }
+
+    fn open_for(
+        serves: bool,
+        source: Source,
+        shift: u8,
+        read_only: bool,
+    ) -> Result<Self, DiskError> {
         let mut disk = Self {
             file: None,
+            given: None,
             identity: None,
             claim: Mutex::default(),
             faults: None,
@@ -185,11 +206,12 @@ impl Disk {
                 disk.faults = Some(Arc::default());
             }
             Source::Given(name) => {
-                let file = File::from_std(handed_in(name)?.into(), name);
+                let given = File::from_std(handed_in(name)?.into(), name);
                 // What was opened for reading alone is that.
-                disk.read_only |= !is_writable(&file, name)?;
-                let is_direct = set_direct(&file, true);
-                disk.take_file(file, is_direct)?;
+                disk.read_only |= !is_writable(&given, name)?;
+                let (file, is_direct) = own(&given, disk.read_only, serves)?;
+                disk.take_file(file, is_direct, serves)?;
+                disk.given = Some(given);
             }
             Source::File(path) => {
                 let (file, is_direct) = match open(path, read_only, O_DIRECT) {
@@ -198,7 +220,7 @@ impl Disk {
                     Err(ReactorError::Open { .. }) => (open(path, read_only, 0)?, false),
                     Err(other) => return Err(other.into()),
                 };
-                disk.take_file(file, is_direct)?;
+                disk.take_file(file, is_direct, serves)?;
             }
         }
         if disk.blocks()? == 0 {
@@ -208,7 +230,7 @@ impl Disk {
     }
 
     /// Takes a file or a block device that is open, after a look at what it can do.
-    fn take_file(&mut self, file: File, is_direct: bool) -> Result<(), DiskError> {
+    fn take_file(&mut self, file: File, is_direct: bool, serves: bool) -> Result<(), DiskError> {
         let geometry = file.geometry()?;
         let asked = 1 << self.shift;
         let least = if is_direct {
@@ -225,7 +247,9 @@ impl Disk {
                 });
             }
             // A file goes through the cache instead.
-            set_direct(&file, false);
+            if serves {
+                set_direct(&file, false);
+            }
         }
         self.direct = is_direct && least <= asked;
         self.deallocates = geometry.deallocates;
@@ -406,13 +430,34 @@ fn open(path: &Path, read_only: bool, flags: i32) -> Result<File, ReactorError> 
 /// An open file of its own for a file that is open, whatever its path leads to now. Without a right to open it once
 /// more, a copy of the descriptor.
 fn again(file: &File, read_only: bool, flags: i32) -> Result<File, ReactorError> {
+    anew(file, read_only, flags).or_else(|_| copy(file))
+}
+
+/// Opens a file that is open once more.
+fn anew(file: &File, read_only: bool, flags: i32) -> std::io::Result<File> {
     let path = format!("/proc/self/fd/{}", file.as_std().as_raw_fd());
     let mut options = OpenOptions::new();
     options.read(true).write(!read_only).custom_flags(flags);
-    match options.open(path) {
-        Ok(another) => Ok(File::from_std(another, file.path())),
-        Err(_) => copy(file),
+    Ok(File::from_std(options.open(path)?, file.path()))
+}
+
+/// A file for a descriptor that was handed in, past the page cache where that can be had, and whether it is: opened
+/// once more, since its flags are the open file's (open(2)), which other processes have, too. Without a right to open
+/// it, the flag is set on the open file that was handed in; a look takes that for done, which fails for no block
+/// device.
+fn own(given: &File, read_only: bool, serves: bool) -> Result<(File, bool), ReactorError> {
+    let kind = given.as_std().metadata().map(|there| there.file_type());
+    // To open what is no disk may take for ever, as a pipe does without a writer.
+    if kind.is_ok_and(|kind| kind.is_file() || kind.is_block_device()) {
+        for (flags, is_direct) in [(O_DIRECT, true), (0, false)] {
+            if let Ok(file) = anew(given, read_only, flags) {
+                return Ok((file, is_direct));
+            }
+        }
     }
+    let file = copy(given)?;
+    let is_direct = !serves || set_direct(&file, true);
+    Ok((file, is_direct))
 }
 
 /// A copy of a descriptor: the same open file, so what one copy is, all are.

@@ -26,7 +26,12 @@ use tracing_subscriber::EnvFilter;
 
 const EXIT_STATUS: &str = "Exit status of run: the command's; 124 after --timeout; 128 and a signal's number after the third signal; \
                            125 if there is none, the reason is on the error stream; 2 usage. \
-                           Of the others: 0 ok; 1 not ok; 2 usage.";
+                           Of the others: 0 ok; 1 not ok; 2 usage.
+
+Examples:
+  simnic run -- ibv_devinfo
+  simnic serve --socket /tmp/a.sock --socket /tmp/b.sock
+  simnic replay failure.rec";
 
 /// An mlx5 network card in software.
 #[derive(Parser)]
@@ -43,13 +48,25 @@ enum Command {
     /// The working directory is there under the same path; input, output and exit status are the command's. With two
     /// ports, the first has address 192.0.2.1, the second 192.0.2.2, in a network namespace of its own: `peer COMMAND`
     /// runs a command there.
+    #[command(after_help = "Examples:
+  simnic run -- ibv_devinfo
+  simnic run -- sh -c 'peer ibv_rc_pingpong -g 3 & sleep 2; ibv_rc_pingpong -g 3 192.0.2.2'
+  simnic run --faults loss=1%,delay=5us --pcap wire.pcapng --timeout 600 -- ./test.sh
+  simnic run --ports 1 --link unix:/tmp/wire --address 192.0.2.2 -- nvme discover -t rdma -a 192.0.2.1 -s 4420")]
     Run(Box<run::Options>),
     /// Serves simulated functions on sockets, for QEMU's vfio-user-pci; two are linked with each other.
     ///
     /// Runs until it is killed.
+    #[command(after_help = "Examples:
+  simnic serve --socket /tmp/a.sock --socket /tmp/b.sock
+  simnic serve --socket /tmp/a.sock --socket /tmp/b.sock --profile connectx-6-dx,roce --steer /tmp/steer.sock
+  simnic serve --socket /tmp/a.sock --link unix:/tmp/wire --record failure.rec")]
     Serve(Box<serve::Options>),
     /// Makes functions send to each other over switches, in virtual time, and shows queues and rates.
     #[cfg(feature = "fabric")]
+    #[command(after_help = "Examples:
+  simnic fabric --topology incast:4
+  simnic fabric --topology incast:4 --switch rate=10G,ecn,pfc --svg incast.svg")]
     Fabric(Box<fabric::Options>),
     /// Not available in this build: the senders need a driver, which is not compiled in.
     #[cfg(not(feature = "fabric"))]
@@ -59,12 +76,25 @@ enum Command {
         _rest: Vec<String>,
     },
     /// Steers functions served with --steer: faults of the link, events of functions, time, counters.
+    #[command(after_help = "Examples:
+  simnic ctl /tmp/steer.sock link loss=1%,delay=5us
+  simnic ctl /tmp/steer.sock function 1:link-down
+  simnic ctl /tmp/steer.sock counters")]
     Ctl(steer::Options),
     /// Replays a world recorded with --record, without a machine, and reports the first difference.
+    #[command(after_help = "Examples:
+  simnic replay failure.rec
+  simnic replay failure.rec --log
+  simnic replay failure.rec --until 1000 --pcap failure.pcapng")]
     Replay(replay::Options),
     /// Writes the manual pages of simnic and its commands.
+    #[command(after_help = "Examples:
+  simnic man | man -l -
+  simnic man /usr/share/man/man1")]
     Man(manual::Man),
     /// Prints a script that completes simnic's commands in a shell.
+    #[command(after_help = "Examples:
+  simnic completions bash > /usr/share/bash-completion/completions/simnic")]
     Completions(manual::Completions),
 }
 
@@ -138,4 +168,39 @@ fn served(options: &serve::Options) -> Result<(), Box<dyn Error>> {
         .with_env_filter(filter)
         .init();
     serve::run(options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// They stand at the end of help, and in a section of their own in the page. What follows a pipe is the shell's.
+    #[test]
+    fn each_command_has_examples_that_its_command_line_takes() {
+        let mut program = Arguments::command();
+        program.build();
+        let mut left = vec![program];
+        let mut typed = 0;
+        while let Some(command) = left.pop() {
+            let is_shown = |one: &&clap::Command| !one.is_hide_set() && one.get_name() != "help";
+            left.extend(command.get_subcommands().filter(is_shown).cloned());
+            let name = command.get_name();
+            let after = command.get_after_help().map(ToString::to_string);
+            let after = after.unwrap_or_default();
+            let examples = after.split_once("Examples:\n");
+            let (_, examples) = examples.unwrap_or_else(|| panic!("{name} has no examples"));
+            for line in examples.lines() {
+                let words = line.split_whitespace();
+                let words: Vec<&str> = words
+                    .take_while(|word| !["|", ">"].contains(word))
+                    .collect();
+                assert!(words[0] == "simnic" && words.contains(&name), "{line}");
+                if let Err(error) = Arguments::try_parse_from(words) {
+                    panic!("{line}: {error}");
+                }
+                typed += 1;
+            }
+        }
+        assert!(typed > 10, "{typed}");
+    }
 }

@@ -50,9 +50,10 @@ fn scrape(listener: &TcpListener, ask: &[u8], turn: Turn<'_>) -> String {
     let mut stream = connect(listener);
     stream.write_all(ask).expect("room for a head");
     let mut said = Vec::new();
-    for _ in 0..TURNS {
+    for turns in 1..=TURNS {
         turn();
         if heard(&stream, &mut said) {
+            println!("answered in {turns} turns");
             return String::from_utf8(said).expect("text");
         }
     }

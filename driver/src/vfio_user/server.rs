@@ -29,6 +29,7 @@ use super::message::{
 use super::socket::{self, Message, Socket};
 use super::twin_server::{self, TwinServer};
 use crate::accepting;
+use crate::clock::{Instant, monotonic_now};
 use crate::device::{CONFIG_BYTES, Device, MessageMemory};
 use crate::event_signaller::EventSignaller;
 use crate::interrupt::{Interrupt, Notices};
@@ -44,6 +45,7 @@ pub struct Server {
     patience: Duration,
     /// Time limit for a client's answers about memory.
     dma_patience: Duration,
+    now: fn() -> Instant,
 }
 
 impl Server {
@@ -65,7 +67,15 @@ impl Server {
             listener,
             patience: socket::PATIENCE,
             dma_patience: twin_server::PATIENCE,
+            now: monotonic_now,
         }
+    }
+
+    /// Uses another clock.
+    #[cfg(test)]
+    pub(super) const fn by(mut self, now: fn() -> Instant) -> Self {
+        self.now = now;
+        self
     }
 
     /// Sets a shorter time limit for clients that have begun a message.
@@ -102,7 +112,7 @@ impl Server {
     pub(super) fn serve_stream(&self, stream: UnixStream) {
         let name = self.device.name().to_owned();
         let socket = match Socket::with_patience(stream, self.patience) {
-            Ok(socket) => socket,
+            Ok(socket) => socket.by(self.now),
             Err(error) => {
                 tracing::error!("{name}: vfio-user client: {error}");
                 return;

@@ -86,7 +86,6 @@ impl Socket {
     }
 
     /// Uses another clock.
-    #[cfg(test)]
     pub(crate) fn by(mut self, now: fn() -> Instant) -> Self {
         self.now = now;
         self

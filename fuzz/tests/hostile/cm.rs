@@ -4,6 +4,7 @@
 //! Run as tests these replay a few thousand random inputs; `cargo bolero test` drives them with an
 //! engine.
 
+use crate::honest::Longest;
 use bolero::{TypeGenerator, check};
 use dat_core::cm::wire::{MAD_BYTES, Mad, Message};
 use dat_core::cm::{
@@ -127,6 +128,10 @@ enum Action {
     /// Time passes.
     Wait { milliseconds: u16 },
 }
+
+/// Turns of an honest client and its server until both are connected: one each for request and reply.
+const MOST_TURNS: u64 = 2;
+static BESIDE: Longest = Longest::new("connection managers of any history", "turns", MOST_TURNS);
 
 struct World {
     cms: [Cm; 2],
@@ -268,6 +273,53 @@ impl World {
         self.drain();
     }
 
+    /// An honest client with an address and a wire of its own asks one of the two, whose program takes it at once.
+    fn honest(&mut self, end: usize) {
+        let (now, server, random) = (self.now, &mut self.cms[end], self.now ^ 0x0e57);
+        let mut client = Cm::new(Config {
+            local_ca_guid: 0xcccc_0000_0000_0003,
+            ..Config::default()
+        });
+        self.qpn += 1;
+        let at = address(if end == 0 { 1 } else { 2 });
+        let params = ConnectParams {
+            source: path(3).gid,
+            path: at.path,
+            ..connect_params(SERVICE, self.qpn, random ^ u64::from(self.qpn))
+        };
+        client.connect(now, params).expect("sound parameters");
+        let mut established = None;
+        // The last two are for the goodbye.
+        for turn in 1..=MOST_TURNS + 2 {
+            while let Some((_, mad)) = client.poll_transmit() {
+                server.handle_mad(now, &address(3), &mad, random);
+            }
+            while let Some(event) = server.poll_event() {
+                match event {
+                    CmEvent::Request { conn, .. } => {
+                        let accepted = server.accept(now, conn, accept_params(self.qpn));
+                        accepted.expect("a new request");
+                    }
+                    CmEvent::Established { conn } => {
+                        established = Some(turn);
+                        server.release(now, conn);
+                    }
+                    other => panic!("{other:?} of an honest client"),
+                }
+            }
+            while let Some((to, mad)) = server.poll_transmit() {
+                assert_eq!(to.path.gid, path(3).gid);
+                client.handle_mad(now, &at, &mad, random);
+            }
+            while let Some(event) = client.poll_event() {
+                if let CmEvent::Reply { conn, .. } = event {
+                    client.ready(now, conn).expect("a reply");
+                }
+            }
+        }
+        BESIDE.took(established.expect("the honest client has its connection"));
+    }
+
     /// Everything is let go and the wire is cut: all that is left must end by time alone.
     fn end(mut self) {
         for (cm, names) in self.cms.iter_mut().zip(&self.names) {
@@ -285,16 +337,20 @@ impl World {
 }
 
 /// Two connection managers, whose consumers do anything, over a wire that does anything: nothing
-/// panics, nothing grows, and in the end nothing is left.
+/// panics, nothing grows, an honest client is connected at once, and in the end nothing is left.
 #[test]
 fn connection_managers_survive_any_history() {
     check!().with_type::<Vec<Action>>().for_each(|actions| {
         let mut world = World::new();
-        for action in actions {
+        for (number, action) in actions.iter().enumerate() {
             world.act(action);
+            if number % 8 == 0 {
+                world.honest(number / 8 % 2);
+            }
         }
         world.end();
     });
+    BESIDE.tell();
 }
 
 /// One connection manager, with requests of its own out, against any datagrams.
@@ -343,6 +399,7 @@ fn request_from(last: u8, random: u64) -> Mad {
 /// client has its connection after one round trip each time, and the server holds no more than it may.
 #[test]
 fn an_honest_client_connects_in_one_round_trip_whatever_strangers_send() {
+    static BESIDE: Longest = Longest::new("requests and datagrams of strangers", "round trips", 1);
     check!()
         .with_type::<(u64, Vec<(u8, u64, Vec<u8>)>)>()
         .for_each(|(random, strangers)| {
@@ -416,10 +473,12 @@ fn an_honest_client_connects_in_one_round_trip_whatever_strangers_send() {
                     }
                 }
                 assert!(established, "after one round trip");
+                BESIDE.took(1);
                 assert!(held <= 64 + 32, "{held} endpoints");
                 now += 1_000_000;
                 server.handle_timeout(now);
                 client.handle_timeout(now);
             }
         });
+    BESIDE.tell();
 }

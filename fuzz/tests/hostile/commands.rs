@@ -2,12 +2,13 @@
 //!
 //! The first harness talks to a function with live queues and keys: every command there is, with the numbers of objects
 //! that exist in its fields and some bits spoilt; doorbells of every kind; rewritten queue memory; memory unmapped
-//! under the device's feet. The second knows nothing and writes bytes anywhere. Afterwards time still goes on, the
-//! other function (whose peer went mad) carries out a command, and after a function-level reset nothing is left and
-//! everything can be built again.
+//! under the device's feet. The second knows nothing and writes bytes anywhere. Meanwhile another function carries out
+//! commands (in the first harness one whose peer went mad). Afterwards time still goes on, and after a function-level
+//! reset nothing is left and everything can be built again.
 
 use crate::bench::{BASE, Bench};
-use crate::live::{ATTACKED, HEALTHY, PAGE, Seldom, Spoil, World, run, small};
+use crate::honest::Longest;
+use crate::live::{ATTACKED, End, HEALTHY, PAGE, Seldom, Spoil, World, run, small};
 use bolero::{TypeGenerator, check, produce};
 use driver::Device;
 use mlx_prm::*;
@@ -581,9 +582,30 @@ fn write_config(bench: &Bench, offset: u16, bytes: &[u8; 4], length: u8) {
     bench.function.config_read(offset, &mut read[..length]);
 }
 
+/// Virtual microseconds in which another function carries out a command.
+const MOST_US: u64 = 5;
+
+/// A command of a function that nobody attacks.
+fn check_honest(bench: &mut Bench, longest: &Longest) {
+    let submission = bench.prepare(NopIn::new().as_bytes(), 16);
+    bench.submit(&submission);
+    let (mut answer, sim) = (None, bench.sim.clone());
+    let mut is_answered = || {
+        answer = answer.take().or_else(|| bench.collect(submission.slot));
+        answer.is_some()
+    };
+    longest.wait(&mut is_answered, || run(&sim, 1));
+    let (delivery, output) = answer.expect("an answer");
+    assert_eq!(
+        (delivery, CmdStatus(output[0])),
+        (DeliveryStatus::OK, CmdStatus::OK)
+    );
+}
+
 /// Whatever software asks of a function with live queues, time goes on, the peer lives, and a reset cleans up.
 #[test]
 fn a_hostile_driver_leaves_nothing_behind() {
+    static BESIDE: Longest = Longest::new("a hostile driver", "us", MOST_US);
     check!()
         .with_generator(produce::<Vec<Attack>>().with().len(0..120_usize))
         .with_iterations(3_000)
@@ -595,16 +617,18 @@ fn a_hostile_driver_leaves_nothing_behind() {
             };
             for attack in attacks {
                 attack.make(&mut driver);
+                check_honest(&mut driver.world.b.bench, &BESIDE);
             }
             let Driver { mut world, .. } = driver;
             world.run(1_000);
             // The peer lost its connections, not its mind.
-            world.b.bench.exec(&NopIn::new()).unwrap();
+            check_honest(&mut world.b.bench, &BESIDE);
             assert_eq!(world.b.syndrome(), 0);
             world.b.check_canaries();
             map(&world.a.bench);
             world.check_reset();
         });
+    BESIDE.tell();
 }
 
 /// One thing somebody does who knows nothing.
@@ -643,6 +667,7 @@ enum Blind {
 /// Any bytes anywhere: nothing but a reset is needed afterwards.
 #[test]
 fn blind_writes_leave_nothing_behind() {
+    static BESIDE: Longest = Longest::new("blind writes", "us", MOST_US);
     check!()
         .with_type::<Vec<Blind>>()
         .with_iterations(5_000)
@@ -651,6 +676,8 @@ fn blind_writes_leave_nothing_behind() {
             let bench = Bench::power_on(small("blind", 1));
             bench.start();
             let function = bench.function.clone();
+            let honest = Bench::in_world(&bench.sim, small("honest", 2));
+            let mut honest = End::power_on(honest, 2).bench;
             for action in actions {
                 match action {
                     Blind::Register {
@@ -702,6 +729,7 @@ fn blind_writes_leave_nothing_behind() {
                     }
                     Blind::Wait { microseconds } => run(&bench.sim, u64::from(*microseconds)),
                 }
+                check_honest(&mut honest, &BESIDE);
             }
             function.reset();
             let report = bench.sim.report(&function);
@@ -715,4 +743,5 @@ fn blind_writes_leave_nothing_behind() {
             bench.exec(&EnableHcaIn::new()).unwrap();
             bench.satisfy_pages(1);
         });
+    BESIDE.tell();
 }

@@ -2,10 +2,11 @@
 //!
 //! Two functions are joined, everything that arrives is steered to one receive queue. Software of the first one posts
 //! send WQEs that would be good but for what is spoilt, or bytes in place of them, moves records, rings at will and
-//! takes its queues through states; frames nobody sent arrive at both. Afterwards the firmware lives, and the other
-//! function still takes a frame.
+//! takes its queues through states; frames nobody sent arrive at both. Meanwhile the other function sends frames as if
+//! nothing had happened. Afterwards the firmware lives, and the other function still takes a frame.
 
 use crate::eth_support::*;
+use crate::honest::Longest;
 use bolero::{TypeGenerator, check, produce};
 use hw_sim::eth::checksum::Verdict;
 use hw_sim::eth::segment::{Offload, segment};
@@ -191,9 +192,13 @@ impl Event {
     }
 }
 
+/// Virtual microseconds in which a frame of the other function has left.
+const MOST_US: u64 = 5;
+
 /// Whatever passes on an Ethernet port, the firmware lives and the other function goes on.
 #[test]
 fn a_hostile_ethernet_driver_hurts_only_itself() {
+    static BESIDE: Longest = Longest::new("a hostile Ethernet driver", "us", MOST_US);
     check!()
         .with_generator(produce::<Vec<Event>>().with().len(0..40_usize))
         .with_iterations(600)
@@ -204,6 +209,9 @@ fn a_hostile_ethernet_driver_hurts_only_itself() {
             b.post_receives(4);
             for event in events {
                 event.happen(&mut a, &mut b);
+                b.send(&plain(1, MACS[0], 100), How::default());
+                let sent = || b.sent().is_some_and(|sent| sent.op_own() >> 4 == 0);
+                BESIDE.wait(sent, || a.bench.sleep(Duration::from_micros(1)));
             }
             for side in [&mut a, &mut b] {
                 assert_eq!(
@@ -224,6 +232,7 @@ fn a_hostile_ethernet_driver_hurts_only_itself() {
             let last = std::iter::from_fn(|| b.received()).last().expect("a frame");
             assert_eq!(last.1, frame);
         });
+    BESIDE.tell();
 }
 
 /// Any bytes are a frame; looking at them, summing them up and cutting them panics nowhere.

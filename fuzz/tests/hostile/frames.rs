@@ -3,10 +3,12 @@
 //! A function has a connected queue pair, a datagram queue pair and software that minds its own business. Frames nobody
 //! in this world sent arrive: packets that belong to the connection as far as addresses, numbers and ICRC go, and in
 //! the rest say anything; or bytes. No frame may be called a mistake of the function's driver, none moves memory that
-//! no key covers, and neither the firmware nor the other connection notices.
+//! no key covers, and neither the firmware nor the other connection notices: its messages arrive as soon as ever.
 
+use crate::honest::Longest;
 use crate::live::{
-    ATTACKED, GSI_Q_KEY, HEALTHY, Live, RECEIVES, Spoil, World, data_segment, gid, mac, send,
+    ATTACKED, GSI_Q_KEY, HEALTHY, Live, MOST_US, RECEIVES, Spoil, World, data_segment, gid, mac,
+    send,
 };
 use bolero::{TypeGenerator, check, produce};
 use hw_sim::wire::{
@@ -407,6 +409,7 @@ impl Manners {
 /// A connection, whatever is said in its name, costs at most itself.
 #[test]
 fn forged_packets_hurt_at_most_their_connection() {
+    static BESIDE: Longest = Longest::new("forged packets", "us", MOST_US);
     check!()
         .with_generator(produce::<Vec<Event>>().with().len(0..80_usize))
         .with_iterations(3_000)
@@ -419,8 +422,11 @@ fn forged_packets_hurt_at_most_their_connection() {
                 sends: 0,
             };
             let mut last = Vec::new();
-            for event in events {
+            for (number, event) in events.iter().enumerate() {
                 manners.act(&mut world, &mut gsi, &mut last, event);
+                if number % 4 == 0 {
+                    world.check_healthy(&BESIDE);
+                }
             }
             world.run(2_000);
             let report = world.sim.report(&world.a.bench.function);
@@ -433,32 +439,38 @@ fn forged_packets_hurt_at_most_their_connection() {
             );
             world.a.check_canaries();
             world.b.check_canaries();
-            world.check_healthy();
+            world.check_healthy(&BESIDE);
             world.check_reset();
         });
+    BESIDE.tell();
 }
 
 /// Bytes on the wire, with the function's MAC address or without.
 #[test]
 fn frames_of_any_bytes_are_dropped_or_served() {
+    static BESIDE: Longest = Longest::new("frames of any bytes", "us", MOST_US);
     check!()
         .with_type::<Vec<(bool, Vec<u8>)>>()
         .with_iterations(2_000)
         .with_test_time(Duration::from_secs(2))
         .for_each(|frames| {
             let mut world = World::new();
-            for (ours, bytes) in frames {
+            for (number, (ours, bytes)) in frames.iter().enumerate() {
                 let mut frame = if *ours { mac(1).to_vec() } else { Vec::new() };
                 frame.extend_from_slice(bytes);
                 world.sim.deliver(&world.a.bench.function, &frame);
+                if number % 4 == 0 {
+                    world.check_healthy(&BESIDE);
+                }
             }
             world.run(10);
             assert_eq!(
                 world.sim.report(&world.a.bench.function).driver_bugs,
                 [] as [String; 0]
             );
-            world.check_healthy();
+            world.check_healthy(&BESIDE);
         });
+    BESIDE.tell();
 }
 
 /// A packet that could be read is written and read again without a change, however it came to be. The ICRC is not

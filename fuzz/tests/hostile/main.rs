@@ -11,6 +11,7 @@ mod commands;
 mod devices;
 mod ethernet;
 mod frames;
+mod honest;
 mod liar;
 mod live;
 mod neighbours;

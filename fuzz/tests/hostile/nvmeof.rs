@@ -3,11 +3,14 @@
 //!
 //! Nothing panics; an answer fits into the room that the host has; no more event requests wait than may; the host that
 //! is not allowed gets no controller, and the one that cannot authenticate gets nothing but authentication's messages;
-//! when all connections are over nothing is left.
+//! when all connections are over nothing is left. Beside them an honest host lives, with a subsystem and an address of
+//! its own: it connects, discovers, asks and goes, and each of its commands succeeds at the first try.
 
 use bolero::{TypeGenerator, check};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::honest::Longest;
 use nvmeof::auth::Key;
 use nvmeof::disk::{Disk, Source};
 use nvmeof::model::{Model, Moment, NamespaceConfig, Outcome, Place, SubsystemConfig};
@@ -21,6 +24,13 @@ const KEYED: &str = "nqn.2026-11.test:keyed";
 const STRANGER: &str = "nqn.2026-11.test:stranger";
 const HOSTS: [&str; 3] = [ALLOWED, KEYED, STRANGER];
 const DISKS: &str = "nqn.2026-11.test:disks";
+const HONEST: &str = "nqn.2026-11.test:honest";
+const HONEST_DISKS: &str = "nqn.2026-11.test:honest-disks";
+const HONEST_SOURCE: [u8; 4] = [192, 0, 2, 9];
+/// Controllers with a lower number are the hostile hosts'.
+const HOSTILE: u16 = 5;
+const MOST_TRIES: u64 = 1;
+static BESIDE: Longest = Longest::new("hostile NVMe hosts", "tries", MOST_TRIES);
 const DISCOVERY: &str = "nqn.2014-08.org.nvmexpress.discovery";
 const KEY: &str = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
 /// Opcodes that mean something: admin, fabrics, reservations.
@@ -123,6 +133,15 @@ fn world() -> Model {
             .allow_host(&name(DISKS), name(host))
             .expect("a subsystem");
     }
+    let own = SubsystemConfig {
+        name: name(HONEST_DISKS),
+        serial: "2".to_owned(),
+        model: "m".to_owned(),
+        any_host: false,
+    };
+    model.add_subsystem(own).expect("a subsystem");
+    let allowed = model.allow_host(&name(HONEST_DISKS), name(HONEST));
+    allowed.expect("a subsystem");
     let host: Key = KEY.parse().expect("a key");
     let keys = nvmeof::auth::Keys {
         host,
@@ -132,18 +151,24 @@ fn world() -> Model {
     };
     model.set_keys(name(KEYED), Some(keys));
     add(&mut model, 1);
+    let one = namespace(9);
+    let added = model.add_namespace(&name(HONEST_DISKS), one);
+    added.expect("a subsystem");
     model
 }
 
 fn add(model: &mut Model, nsid: u8) {
-    let config = NamespaceConfig {
+    // There may be one already.
+    let _ = model.add_namespace(&name(DISKS), namespace(nsid));
+}
+
+fn namespace(nsid: u8) -> NamespaceConfig {
+    NamespaceConfig {
         nsid: Some(nsid.into()),
         uuid: Uuid::from_u128(u128::from(nsid) + 1),
         group: 1 + u32::from(nsid % 16),
         disk: Disk::open(Source::Null(1 << 20), 9, false).expect("a disk"),
-    };
-    // There may be one already.
-    let _ = model.add_namespace(&name(DISKS), config);
+    }
 }
 
 fn host_id(host: u8) -> [u8; 16] {
@@ -156,9 +181,87 @@ struct Run {
     steps: u64,
     /// Controller, queue and number of each connection that became a queue.
     connections: Vec<(u16, u16, u64)>,
+    /// The honest host's controller, and its connection's number.
+    honest: Option<(u16, u64)>,
+}
+
+/// A queue of the honest host.
+fn honest_connects(
+    model: &mut Model,
+    (subsystem, queue, controller): (&str, u16, u16),
+    now: Moment,
+) -> (u16, u64) {
+    let place = Place {
+        port: 1,
+        worker: 0,
+        queue,
+        entries: 32,
+        source: IpAddr::from(HONEST_SOURCE),
+    };
+    let connect = Connect {
+        format: 0,
+        queue,
+        size: 31,
+        attributes: 0,
+        keep_alive_ms: 120_000,
+    };
+    let (of, host) = (name(subsystem).field(), name(HONEST).field());
+    let data = ConnectData::new([9; 16], controller, of, host);
+    let connected = model.connect(place, connect, &data, now);
+    let connected = connected.expect("the honest host connects");
+    BESIDE.took(1);
+    if queue == 0 {
+        honest_asks(model, connected.controller, &enable(), 0, now);
+    }
+    (connected.controller, connected.connection)
+}
+
+/// A command of the honest host.
+fn honest_asks(model: &mut Model, id: u16, sqe: &Sqe, room: u32, now: Moment) {
+    assert!(id >= HOSTILE);
+    let Outcome::Answered(answer) = model.command(id, 0, sqe, room, now) else {
+        panic!("{sqe:?} waits");
+    };
+    assert!(answer.status.is_success(), "{sqe:?}: {}", answer.status);
+    assert_eq!(answer.data.len(), room as usize, "{sqe:?}");
+    BESIDE.took(1);
+}
+
+fn enable() -> Sqe {
+    let mut enable = sqe(0x7f, 0x40, 0, [0, 0x14, 0x0046_0001, 0, 0, 0]);
+    enable.sgl = nvmeof::nvme::sgl::Sgl::keyed(0, 0, 0, false);
+    enable
 }
 
 impl Run {
+    /// The honest host keeps its controller alive, looks around, and connects anew.
+    fn live(&mut self) {
+        let Self { model, now, .. } = self;
+        let (id, _) = *self
+            .honest
+            .get_or_insert_with(|| honest_connects(model, (HONEST_DISKS, 0, 0xffff), *now));
+        let ask = |model: &mut Model, opcode, nsid, dword, room| {
+            honest_asks(
+                model,
+                id,
+                &sqe(opcode, 0x40, nsid, [dword, 0, 0, 0, 0, 0]),
+                room,
+                *now,
+            );
+        };
+        ask(model, 0x18, 0, 0, 0);
+        ask(model, 0x06, 9, 0, 4096);
+        ask(model, 0x06, 0, 1, 4096);
+        let (_, io) = honest_connects(model, (HONEST_DISKS, 1, id), *now);
+        model.queue_lost(id, 1, io);
+        let (discovers, admin) = honest_connects(model, (DISCOVERY, 0, 0xffff), *now);
+        let log = sqe(0x02, 0x40, 0, [0x70 | 0xff << 16, 0, 0, 0, 0, 0]);
+        honest_asks(model, discovers, &log, 1024, *now);
+        model.queue_lost(discovers, 0, admin);
+        let (another, admin) = honest_connects(model, (HONEST_DISKS, 0, 0xffff), *now);
+        model.queue_lost(another, 0, admin);
+    }
+
     fn connect(&mut self, place: Place, connect: Connect, data: &ConnectData) {
         let Ok(connected) = self.model.connect(place, connect, data, self.now) else {
             return;
@@ -242,10 +345,10 @@ impl Run {
                     .map(|one| one.id())
                     .max()
                     .unwrap_or(0);
-                let mut enable = sqe(0x7f, 0x40, 0, [0, 0x14, 0x0046_0001, 0, 0, 0]);
-                enable.sgl = nvmeof::nvme::sgl::Sgl::keyed(0, 0, 0, false);
-                let outcome = self.model.command(newest, 0, &enable, 0, self.now);
-                self.answered(newest, &enable, &outcome, 0);
+                if newest < HOSTILE || Some(newest) != self.honest.map(|(id, _)| id) {
+                    let outcome = self.model.command(newest, 0, &enable(), 0, self.now);
+                    self.answered(newest, &enable(), &outcome, 0);
+                }
             }
             Step::Connect {
                 host,
@@ -408,12 +511,22 @@ fn hostile_hosts_get_answers_that_fit_and_nothing_that_is_not_theirs() {
                 now: Moment::ZERO,
                 steps: 0,
                 connections: Vec::new(),
+                honest: None,
             };
-            let first = [(0, false), (1, false), (2, true)];
+            let first = [(0, false), (1, false), (2, true), (0, true)];
             let first = first.map(|(host, discovery)| Step::Arrive { host, discovery });
-            for step in first.iter().chain(steps) {
-                run.step(*step);
+            for step in first {
+                run.step(step);
             }
+            run.live();
+            for (number, step) in steps.iter().enumerate() {
+                run.step(*step);
+                if number % 4 == 0 || matches!(step, Step::Wait(_)) {
+                    run.live();
+                }
+            }
+            let (honest, connection) = run.honest.expect("it lives");
+            run.model.queue_lost(honest, 0, connection);
             for (id, queue, connection) in run.connections {
                 run.model.queue_lost(id, queue, connection);
             }
@@ -429,6 +542,7 @@ fn hostile_hosts_get_answers_that_fit_and_nothing_that_is_not_theirs() {
         done[0] >= 1_000_000 && done[1] > 100_000 && done[2] > 300,
         "{done:?}"
     );
+    BESIDE.tell();
 }
 
 /// Every 64 bytes are a command, and every 16 a completion; what they say is looked at without a panic.

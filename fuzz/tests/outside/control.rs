@@ -1,15 +1,18 @@
 //! A control socket and clients that say anything: lines of JSON that is nearly a request, bytes, and lines without
 //! end, in pieces of any size. What is refused is refused with a code, nothing else ends a client but a line that is
-//! too long, and the next client is served.
+//! too long, and the next client is served. An honest client, which is there from the beginning, has each of its
+//! requests answered while another one has begun a line.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use bolero::{TypeGenerator, check};
 use control::rpc::{INVALID_PARAMS, Refusal};
-use control::{Access, Subject, Tell, serve};
+use control::{Access, Client, Subject, Tell, serve};
 use serde_json::{Value, json};
 
 use super::{Effort, directory};
@@ -124,6 +127,8 @@ fn any_bytes_are_requests_or_are_refused_with_a_code() {
     let path = directory.path().join("control");
     let _service = serve(&path, Access::default(), Echo).expect("a socket");
     let effort = Effort::new("control socket");
+    let honest = Mutex::new(Client::connect(&path).expect("it listens"));
+    let answered = AtomicU64::new(0);
     check!()
         .with_type::<(Vec<Piece>, u16)>()
         .with_iterations(Effort::iterations(500))
@@ -131,6 +136,15 @@ fn any_bytes_are_requests_or_are_refused_with_a_code() {
             effort.one();
             let bytes = text(pieces);
             let said = said(&path, &bytes, usize::from(*at_once).max(64));
+            // One that says no more than the beginning of it.
+            let mut begun = UnixStream::connect(&path).expect("it listens");
+            let first = bytes.split(|byte| *byte == b'\n').next();
+            let first = first.unwrap_or_default();
+            let _ = begun.write_all(&first[..first.len().min(1000)]);
+            let params = json!({ "round": answered.fetch_add(1, Ordering::Relaxed) });
+            let mut honest = honest.lock().unwrap_or_else(PoisonError::into_inner);
+            let echoed: Value = honest.call("x", params.clone()).expect("an answer");
+            assert_eq!(echoed["params"], params);
             // Who leaves too many answers unread is let go, in the middle of one perhaps.
             let lines = bytes.iter().filter(|byte| **byte == b'\n').count();
             let stays = lines <= ALWAYS_ANSWERED;
@@ -153,4 +167,7 @@ fn any_bytes_are_requests_or_are_refused_with_a_code() {
                 assert_eq!(last["result"]["method"], "x", "{said}");
             }
         });
+    let answered = answered.load(Ordering::Relaxed);
+    println!("{answered} requests of the honest client were answered");
+    assert!(answered > 0);
 }

@@ -2,7 +2,8 @@
 //!
 //! Messages are well-formed for the most part, so that they get beyond the header: each command with fields of any
 //! value, with descriptors that nobody asked for, sizes that lie, and bytes. The session ends when the client has said
-//! it all. Every so often an honest client is served, and in the end all descriptors are back.
+//! it all. After each hundredth client an honest one is served, which has asked while that one was at it, and in the
+//! end all descriptors are back.
 
 use std::io::{IoSlice, Read};
 use std::net::Shutdown;
@@ -10,6 +11,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -286,6 +288,7 @@ fn a_server_survives_what_any_client_says() {
     let path = served("fuzz-server", &directory);
     honest(&path);
     let usual = descriptors("fuzz-memory");
+    let talks = AtomicU64::new(0);
     check!()
         .with_type::<Talk>()
         .with_iterations(Effort::iterations(3_000))
@@ -300,13 +303,21 @@ fn a_server_survives_what_any_client_says() {
             for message in &talk.messages {
                 goes_on = goes_on && say(&stream, &message.bytes(), &message.descriptors);
             }
-            // It may have hung up already.
-            let _gone = stream.shutdown(Shutdown::Write);
-            let mut answers = Vec::new();
-            if let Err(error) = stream.read_to_end(&mut answers) {
-                let reset = error.kind() == std::io::ErrorKind::ConnectionReset;
-                assert!(reset, "after {} bytes: {error}", answers.len());
-            }
+            thread::scope(|scope| {
+                // It waits in the queue of the listener until the other one is done or has no more time.
+                let asks = talks.fetch_add(1, Ordering::Relaxed).is_multiple_of(100);
+                let waits = asks.then(|| scope.spawn(|| honest(&path)));
+                // It may have hung up already.
+                let _gone = stream.shutdown(Shutdown::Write);
+                let mut answers = Vec::new();
+                if let Err(error) = stream.read_to_end(&mut answers) {
+                    let reset = error.kind() == std::io::ErrorKind::ConnectionReset;
+                    assert!(reset, "after {} bytes: {error}", answers.len());
+                }
+                if let Some(waits) = waits {
+                    waits.join().expect("the honest one is served");
+                }
+            });
         });
     honest(&path);
     fall_to(usual, "fuzz-memory", "files of clients that are gone");

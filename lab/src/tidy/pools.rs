@@ -1,8 +1,8 @@
-//! The table of pools in docs/security.md against the constants of the sources.
+//! The tables of docs/security.md, of pools and of what honest parties wait for, against the constants of the sources.
 //!
-//! The last cell of a row names the constants that bound the pool, by file: `` `file`: `NAME` = value, `NAME` = value
+//! The last cell of a row names the constants that bound it, by file: `` `file`: `NAME` = value, `NAME` = value
 //! ``, files apart by `;`. Each constant has to be there with that value. In a file that the table names, each constant
-//! of a count or a time at the top level has to be in the table: a new bound is told where the others are.
+//! of a count or a time at the top level has to be in the table of pools: a new bound is told where the others are.
 
 use anyhow::{Context, Result};
 
@@ -10,18 +10,21 @@ use super::Source;
 use crate::shell;
 
 const PAGE: &str = "docs/security.md";
-/// Heads the table.
-const HEAD: &str = "| Pool |";
+/// Heads of the tables.
+const POOLS: &str = "| Pool |";
+const HONEST: &str = "| Hostile |";
 
-/// Compares the table with the sources.
-pub(super) fn are_those_of_the_sources(
-    sources: &[Source],
-    breaches: &mut Vec<String>,
-) -> Result<()> {
-    let text = std::fs::read_to_string(shell::root().join(PAGE)).context(PAGE)?;
-    let table = text.split_once(HEAD).context("no table of pools")?.1;
+/// Constants of a table, by file.
+type Named<'a> = Vec<(&'a str, Vec<(&'a str, &'a str)>)>;
+
+/// The constants of a table's last column.
+fn named<'a>(text: &'a str, head: &str, breaches: &mut Vec<String>) -> Result<Named<'a>> {
+    let table = text.split_once(head);
+    let table = table
+        .with_context(|| format!("{PAGE} has no table {head}"))?
+        .1;
     let table = table.split("\n\n").next().unwrap_or_default();
-    let mut named: Vec<(&str, Vec<(&str, &str)>)> = Vec::new();
+    let mut named = Vec::new();
     for row in table.lines().skip(2) {
         let cell = row.trim_end_matches([' ', '|']).rsplit('|').next();
         for part in cell.unwrap_or_default().split(';') {
@@ -35,6 +38,24 @@ pub(super) fn are_those_of_the_sources(
             named.push((file.trim().trim_matches('`'), constants.collect()));
         }
     }
+    Ok(named)
+}
+
+/// Compares the tables with the sources.
+pub(super) fn are_those_of_the_sources(
+    sources: &[Source],
+    breaches: &mut Vec<String>,
+) -> Result<()> {
+    let text = std::fs::read_to_string(shell::root().join(PAGE)).context(PAGE)?;
+    let pools = named(&text, POOLS, breaches)?;
+    are_as_told(sources, &pools, true, breaches);
+    let honest = named(&text, HONEST, breaches)?;
+    are_as_told(sources, &honest, false, breaches);
+    Ok(())
+}
+
+/// Compares constants with the sources. `are_all`: a file that is named has no other bound.
+fn are_as_told(sources: &[Source], named: &Named<'_>, are_all: bool, breaches: &mut Vec<String>) {
     let mut files: Vec<&str> = named.iter().map(|(file, _)| *file).collect();
     files.sort_unstable();
     files.dedup();
@@ -58,14 +79,13 @@ pub(super) fn are_those_of_the_sources(
                 Some(_) => {}
             }
         }
-        let missing = bounds.iter().filter(|bound| bound.is_top);
+        let missing = bounds.iter().filter(|bound| are_all && bound.is_top);
         let missing = missing.filter(|bound| !told.iter().any(|(name, _)| *name == bound.name));
         breaches
             .extend(missing.map(|bound| {
                 format!("{PAGE}: {} of {file} is in no row of the pools", bound.name)
             }));
     }
-    Ok(())
 }
 
 /// A constant of a count or a time, or such a field where it is given its value.

@@ -191,11 +191,12 @@ impl Daemon {
         if there.source == settings.source {
             self.check_path(subsystem, nsid)?;
         }
-        let unlocked = NamespaceSettings {
-            lock: false,
-            ..settings.clone()
-        };
-        open(subsystem, nsid, &unlocked).map(|_| ())
+        let tried = Disk::look(settings.source.clone(), settings.shift, settings.read_only);
+        tried.map_err(|error| DaemonError::Disk {
+            subsystem: subsystem.clone(),
+            nsid,
+            error,
+        })
     }
 
     /// Looks whether the path of a namespace's disk still leads to the file that is open.

@@ -13,6 +13,8 @@
 //! A host has [`PATIENCE`] from its Connect on, however it spends it, and one try: where it fails it is told why, if it
 //! asks at once, and its connection ends. With its admin queue the controller ends. An I/O queue ends by itself:
 //! whoever fails there has not shown that the controller is his.
+//!
+//! A controller counts among the hosts' from then on, so there has to be a place for it ([`super::quota`]).
 
 use std::net::IpAddr;
 
@@ -256,6 +258,15 @@ impl Model {
         }
         if !turn.answer.status.is_success() {
             self.note_error(id, queue, &turn.sqe, turn.answer.status);
+        } else if turn.exchange.is_done() && queue == 0 && !self.is_let_in(id) {
+            // It was connected while there was a place, which another one has now. Its try is over.
+            if let Some(pending) = self.pending_of(&turn) {
+                pending.has_failed = true;
+                pending.until = pending.until.min(now + TIME_TO_LEAVE);
+            }
+            let answer = Answer::refused(Status::INTERRUPTED);
+            self.note_error(id, queue, &turn.sqe, answer.status);
+            return (answer, false);
         } else if turn.exchange.is_done() {
             tracing::info!(controller = id, queue, "authenticated");
             self.exchanges.remove(&(id, queue));

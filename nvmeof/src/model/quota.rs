@@ -79,15 +79,7 @@ impl Model {
             return Ok(());
         }
         let party = self.party(subsystem, host, source);
-        let hosts = self.controllers.values();
-        let hosts = hosts.filter(|one| self.pool(one) == Pool::Hosts);
-        let (mut all, mut own) = (0, 0);
-        for one in hosts {
-            all += 1;
-            own += u32::from(*one.party() == party);
-        }
-        let left = CONTROLLERS.saturating_sub(all);
-        if !is_fair(own, 1, left, FIRST_CONTROLLERS) {
+        if let Err((own, left)) = self.has_part(&party) {
             if let Some(unlogged) = self.lines.take(source, "busy", self.latest) {
                 tracing::warn!(%host, %source, own, left, unlogged, "no controller: the host has as many as are left, or none is");
             }
@@ -101,6 +93,42 @@ impl Model {
             self.displace(Pool::NotAuthenticated, source);
         }
         Ok(())
+    }
+
+    /// Whether a party gets one more of the hosts' controllers.
+    ///
+    /// # Errors
+    /// How many it has, and how many are left.
+    fn has_part(&self, party: &Party) -> Result<(), (u32, u32)> {
+        let hosts = self.controllers.values();
+        let hosts = hosts.filter(|one| self.pool(one) == Pool::Hosts);
+        let (mut all, mut own) = (0, 0);
+        for one in hosts {
+            all += 1;
+            own += u32::from(one.party() == party);
+        }
+        let left = CONTROLLERS.saturating_sub(all);
+        if is_fair(own, 1, left, FIRST_CONTROLLERS) {
+            Ok(())
+        } else {
+            Err((own, left))
+        }
+    }
+
+    /// Whether a controller whose host has authenticated may be one of the hosts': others may have become so since it
+    /// was connected.
+    pub(super) fn is_let_in(&mut self, id: u16) -> bool {
+        let Some(one) = self.controllers.get(&id) else {
+            return false;
+        };
+        let Err((own, left)) = self.has_part(one.party()) else {
+            return true;
+        };
+        let (host, source) = (one.host().clone(), one.source());
+        if let Some(unlogged) = self.lines.take(source, "busy", self.latest) {
+            tracing::warn!(controller = id, %host, %source, own, left, unlogged, "authenticated, and no place: the host has as many controllers as are left, or none is");
+        }
+        false
     }
 
     /// Ends a controller of a pool where one more would be too many: the oldest of the address that has the most, or of

@@ -8,6 +8,8 @@ use std::process::Command;
 
 use anyhow::Result;
 use control::Client;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::signal::Signal;
 use nvmeof::nvme::Status;
 use serde_json::Value;
 
@@ -38,6 +40,47 @@ fn a_disk_without_a_name_is_served_by_its_descriptor() -> Result<()> {
     let mut there = [0; 4096];
     disk.read_exact_at(&mut there, 4096)?;
     assert_eq!(there, [0x77; 4096]);
+    drop(host);
+    process.end()
+}
+
+/// O_DIRECT is a flag of the open file (open(2)), which the program that handed the descriptor in has as well. So it is
+/// set on an open file of the daemon's own, when it starts and when it tries a disk on SIGHUP.
+#[test]
+fn a_descriptor_that_was_handed_in_keeps_its_flags() -> Result<()> {
+    let place = Place::new()?;
+    let mut options = File::options();
+    let disk = options.read(true).write(true).open(place.path("disk"))?;
+    let flags = || fcntl(&disk, FcntlArg::F_GETFL).map(OFlag::from_bits_retain);
+    let before = flags()?;
+    let tables = |more: &str| {
+        format!(
+            "[[subsystem]]\nnqn = \"{SUBSYSTEM}\"\nany_host = true\n[[subsystem.namespace]]\ndescriptor = \"disk\"\n{more}"
+        )
+    };
+    place.configure(&tables(""))?;
+    // The same open file as here.
+    let mut command = Command::new("sh");
+    let script =
+        "exec 3<&0 0</dev/null; LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=disk exec \"$0\" \"$1\"";
+    command.args(["-c", script]);
+    command.arg(env!("CARGO_BIN_EXE_nvmeofd"));
+    command.arg(place.path("nvmeofd.toml"));
+    let process = place.start_with(command, OwnedFd::from(disk.try_clone()?).into())?;
+    assert_eq!(flags()?, before);
+    // Tried, and served in its place.
+    place.configure(&tables("block_size = 4096\n"))?;
+    process.signal(Signal::SIGHUP)?;
+    place.told("READY=1")?;
+    assert_eq!(flags()?, before);
+    let mut host = place.host()?;
+    let (_admin, controller) = host.controller(&subsystem())?;
+    let mut queue = host.io_queue(&subsystem(), controller, 1, 32)?;
+    host.memory.write_from(0, &[0x66; 4096])?;
+    assert_eq!(host.write(&mut queue, 1, 1, 0, 4096)?, Status::SUCCESS);
+    let mut there = [0; 4096];
+    disk.read_exact_at(&mut there, 4096)?;
+    assert_eq!(there, [0x66; 4096]);
     drop(host);
     process.end()
 }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -168,6 +169,27 @@ impl Process {
 
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Where it listens for TCP over IPv4: the local address of the socket in state 0Ah that is one of its descriptors
+    /// (proc_pid_net(5)).
+    pub fn listens(&self) -> Result<SocketAddr> {
+        let of = PathBuf::from(format!("/proc/{}", self.child.id()));
+        let mut sockets = Vec::new();
+        for descriptor in fs::read_dir(of.join("fd"))? {
+            // One may be closed meanwhile.
+            sockets.extend(fs::read_link(descriptor?.path()));
+        }
+        let table = fs::read_to_string(of.join("net/tcp"))?;
+        let found = table.lines().find_map(|line| {
+            let cells: Vec<&str> = line.split_whitespace().collect();
+            let own = PathBuf::from(format!("socket:[{}]", cells.get(9)?));
+            (*cells.get(3)? == "0A" && sockets.contains(&own)).then(|| cells[1].to_owned())
+        });
+        let found = found.context("a socket that listens")?;
+        let (address, port) = found.split_once(':').context("a port")?;
+        let address = Ipv4Addr::from(u32::from_be(u32::from_str_radix(address, 16)?));
+        Ok((address, u16::from_str_radix(port, 16)?).into())
     }
 
     /// Its threads, by name, and the processors that each may run on.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 
@@ -215,13 +215,12 @@ fn sighup_takes_in_what_is_different_and_says_what_takes_a_restart() -> Result<(
 #[test]
 fn counters_are_scraped_by_http() -> Result<()> {
     let place = Place::new()?;
-    // A port that is free now; nobody else takes it in the short while.
-    let at = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     place.configure(&format!(
-        "[metrics]\naddress = \"{at}\"\n{}",
+        "[metrics]\naddress = \"127.0.0.1:0\"\n{}",
         place.subsystem("")
     ))?;
     let process = place.start()?;
+    let at = process.listens()?;
     let mut host = place.host()?;
     let (_admin, controller) = host.controller(&subsystem())?;
     let mut queue = host.io_queue(&subsystem(), controller, 1, 32)?;

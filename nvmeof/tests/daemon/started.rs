@@ -7,12 +7,36 @@ use std::process::Command;
 use anyhow::Result;
 use nvmeof::nvme::Status;
 
-use crate::process::{Place, processors, run};
+use crate::process::{Place, processors, run, subsystem};
 
 fn nvmeofd(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nvmeofd"));
     command.args(arguments);
     command
+}
+
+/// Valgrind follows what the daemon tells the kernel, io_uring among it, and runs one thread at a time.
+#[test]
+fn it_serves_under_valgrind_with_its_default_spin() -> Result<()> {
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        println!("left out: valgrind is not installed (cargo xtask setup)");
+        return Ok(());
+    }
+    let place = Place::new()?;
+    let mut command = Command::new("valgrind");
+    command.args(["-q", "--error-exitcode=9", env!("CARGO_BIN_EXE_nvmeofd")]);
+    command.arg(place.path("nvmeofd.toml"));
+    let process = place.start_by(command)?;
+    let mut host = place.host()?;
+    // 4 s, and seven times: valgrind takes its time.
+    host.transport.ack_timeout = Some(20);
+    let (_admin, controller) = host.controller(&subsystem())?;
+    let mut queue = host.io_queue(&subsystem(), controller, 1, 32)?;
+    host.memory.write_from(0, &[0x55; 4096])?;
+    assert_eq!(host.write(&mut queue, 8, 8, 0, 4096)?, Status::SUCCESS);
+    assert_eq!(place.disk()?[4096..8192], [0x55; 4096]);
+    drop(host);
+    process.end()
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use nvmeof::auth::Keys;
 use nvmeof::disk::Source;
 use nvmeof::nvme::command::{FUSE_FIRST, admin, io};
 use nvmeof::nvme::fabrics::{ANY_CONTROLLER, property};
@@ -24,8 +25,8 @@ use crate::world::{PORT, World};
 
 /// What passes in the simulated world between two turns of the worker.
 const STEP: Duration = Duration::from_micros(100);
-/// Turns that an I/O of the honest host may take: 100 ms.
-const DEADLINE: u64 = 1000;
+/// Turns that an I/O of the honest host may take: 1.6 ms.
+const DEADLINE: u64 = 16;
 /// Turns in which whatever is on its way has come.
 const SETTLED: u64 = 50;
 /// Turns after which a worker has looked at the model's times.
@@ -411,6 +412,89 @@ fn a_connection_without_connect_ends_after_a_minute() -> Result<()> {
     street.pass(SETTLED)?;
     assert_eq!(street.room().guests, 0);
     street.end("a connection without Connect")
+}
+
+/// A capsule each three seconds, in turns, holds a place no longer than silence does. The honest host does its I/O
+/// after each.
+fn drip(street: &mut Street, queue: &mut Queue, until: Duration) -> Result<()> {
+    const EVERY: Duration = Duration::from_secs(3);
+    let mut passed = Duration::ZERO;
+    while passed + EVERY < until {
+        let answer = street.hostile.command(queue, property_get())?;
+        ensure!(!answer.status().is_success(), "{}", answer.status());
+        street.world.target.advance(EVERY);
+        passed += EVERY;
+        street.live()?;
+        street.pass(TICKED)?;
+        street.live()?;
+    }
+    street.newcomer()?;
+    street.hostile.send(queue, property_get(), &[])?;
+    street.world.target.advance(EVERY);
+    street.pass(TICKED)?;
+    street.live()?;
+    street.hostile.expect_end(queue)
+}
+
+#[test]
+fn a_capsule_each_three_seconds_keeps_no_connection_without_connect() -> Result<()> {
+    let mut street = Street::new(WorkerConfig::default())?;
+    let mut queue = street.hostile.queue(0, 32)?;
+    drip(&mut street, &mut queue, Duration::from_secs(60))?;
+    assert_eq!(street.room().guests, 0);
+    street.end("capsules without Connect, one each 3 s")
+}
+
+#[test]
+fn a_capsule_each_three_seconds_keeps_no_host_that_has_not_authenticated() -> Result<()> {
+    let mut street = Street::new(WorkerConfig::default())?;
+    let key = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
+    let keys = Keys {
+        host: key.parse()?,
+        controller: None,
+        hash: None,
+        group: None,
+    };
+    let name = street.hostile.name.clone();
+    let target = &street.world.target;
+    target.with(|model| model.set_keys(name, Some(keys)));
+    let mut queue = street.hostile.queue(0, 32)?;
+    let subsystem = street.world.subsystem.clone();
+    let connected = street
+        .hostile
+        .connect(&mut queue, &subsystem, ANY_CONTROLLER)?;
+    ensure!(connected.status().is_success(), "{}", connected.status());
+    drip(&mut street, &mut queue, Duration::from_secs(60))?;
+    assert_eq!(street.controllers(), 1);
+    street.end("capsules without authentication, one each 3 s")
+}
+
+/// Such a host has no other deadline, and its target asks for nothing: what tells of its death is an hour of silence.
+#[test]
+fn a_host_without_keep_alive_that_dies_is_noticed_after_an_hour() -> Result<()> {
+    const MINUTE: Duration = Duration::from_secs(60);
+    let mut street = Street::new(WorkerConfig::default())?;
+    let before = street.room();
+    let subsystem = street.world.subsystem.clone();
+    let (_admin, controller) = street.hostile.controller(&subsystem)?;
+    let mut queue = street.hostile.io_queue(&subsystem, controller, 1, 128)?;
+    street
+        .hostile
+        .send(&mut queue, transfer(io::READ, 0, 1), &[])?;
+    // Workers tell of whom they heard when they look at the model's times.
+    street.pass(TICKED)?;
+    // It dies now: nothing of it comes any more.
+    for minute in 1..=60 {
+        assert_eq!(street.controllers(), 2, "minute {minute}");
+        street.world.target.advance(MINUTE);
+        street.live()?;
+        street.pass(TICKED)?;
+    }
+    assert_eq!(street.controllers(), 1);
+    street.pass(TICKED)?;
+    assert_eq!(street.room(), before);
+    street.newcomer()?;
+    street.end("a dead host without keep-alive")
 }
 
 /// Twice the entries are those that wait for an answer and those whose answers leave; one more is too many.

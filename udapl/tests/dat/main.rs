@@ -35,6 +35,7 @@ mod inline;
 mod instances;
 mod iommu;
 mod keep_alive;
+mod killed;
 mod lent;
 mod limits;
 mod lmr;

@@ -68,7 +68,9 @@ fn dripping() -> Instant {
         drip.now += 1_000_000_000;
         let piece = drip.piece.min(drip.bytes.len());
         let bytes: Vec<u8> = drip.bytes.drain(..piece).collect();
-        drip.to.as_ref().unwrap().write_all(&bytes).unwrap();
+        if let Some(mut to) = drip.to.as_ref() {
+            to.write_all(&bytes).unwrap();
+        }
         Instant(drip.now)
     })
 }
@@ -97,6 +99,47 @@ fn a_message_that_drips_is_given_up_when_its_time_is_over_and_not_before() {
             }
         }
     }
+}
+
+/// Longest wait of an honest client beside one that drips: the time limit of a message, and two readings of the clock.
+const LONGEST_WAIT: Duration = Duration::from_secs(12);
+
+/// One client is served at a time. The honest one is there from the beginning, behind one whose bytes never end.
+#[test]
+fn beside_a_client_that_drips_an_honest_one_waits_as_long_as_a_message_may_take() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("nic.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let mut drips = UnixStream::connect(&path).unwrap();
+    let header = socket::header(1, Command::DMA_MAP.0, 40, TYPE_COMMAND, 0);
+    let (first, rest) = header.as_bytes().split_at(1);
+    drips.write_all(first).unwrap();
+    let bytes = rest.iter().copied().chain([0; 1000]).collect();
+    let server = Server::new(Arc::new(Double::new()), listener).by(dripping);
+    let served = thread::spawn(move || {
+        DRIP.set(Drip {
+            to: Some(drips),
+            bytes,
+            piece: 1,
+            now: 0,
+        });
+        server.serve_next().unwrap();
+        let waited = DRIP.with_borrow_mut(|drip| {
+            drip.to = None;
+            Duration::from_nanos(drip.now)
+        });
+        server.serve_next().unwrap();
+        waited
+    });
+    let mut honest = Raw::negotiated(&path);
+    honest.ask(Command::DEVICE_RESET, &[], &[]).unwrap();
+    drop(honest);
+    let waited = served.join().unwrap();
+    assert!(
+        waited > socket::PATIENCE,
+        "the other one dripped: {waited:?}"
+    );
+    assert!(waited <= LONGEST_WAIT, "{waited:?}");
 }
 
 /// The kernel delivers the descriptors of each send separately.

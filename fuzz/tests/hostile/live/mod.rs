@@ -8,6 +8,7 @@
 #![allow(dead_code, reason = "each harness uses its part")]
 
 use crate::bench::{Bench, CompletionQueue, Resources, list};
+use crate::honest::Longest;
 use bolero::TypeGenerator;
 use driver::Device;
 use hw_sim::{Drive, LinkFaults, Profile, Sim, SimConfig};
@@ -385,6 +386,9 @@ pub struct World {
 /// Things the world may do without time moving, before it counts as stuck.
 const MOST_STEPS: usize = 20_000;
 
+/// Virtual microseconds in which a message of the healthy queue pairs is there and acknowledged.
+pub const MOST_US: u64 = 5;
+
 impl World {
     /// All queue pairs connected, the world stepped from now on.
     pub fn new() -> Self {
@@ -415,8 +419,8 @@ impl World {
         run(&self.sim, microseconds);
     }
 
-    /// One message from `a` to `b` through the healthy queue pairs, which nobody has touched.
-    pub fn check_healthy(&mut self) {
+    /// One message from `a` to `b` through the healthy queue pairs, which nobody has touched, in virtual microseconds.
+    pub fn check_healthy(&mut self, longest: &Longest) {
         let text = b"untouched";
         let (from, to) = (&self.a.qps[HEALTHY], &self.b.qps[HEALTHY]);
         self.a.bench.memory.write_bytes(from.data, text);
@@ -428,15 +432,16 @@ impl World {
         self.b.post_receive(HEALTHY, &receive);
         self.a.place(HEALTHY, &wqe);
         self.a.ring(*wqe.first_chunk().unwrap());
-        self.run(1_000);
-        let sent = self
-            .a
-            .poll(HEALTHY)
-            .expect("a completion of the untouched send");
-        let received = self
-            .b
-            .poll(HEALTHY)
-            .expect("a completion of the untouched receive");
+        let (mut sent, mut received) = (None, None);
+        let (sim, a, b) = (&self.sim, &mut self.a, &mut self.b);
+        let mut are_done = || {
+            sent = sent.take().or_else(|| a.poll(HEALTHY));
+            received = received.take().or_else(|| b.poll(HEALTHY));
+            sent.is_some() && received.is_some()
+        };
+        longest.wait(&mut are_done, || run(sim, 1));
+        let sent = sent.expect("a completion of the untouched send");
+        let received = received.expect("a completion of the untouched receive");
         assert_eq!(
             (sent.op_own() >> 4, received.op_own() >> 4),
             (0, 2),

@@ -6,6 +6,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
+use crate::honest::Longest;
 use bolero::{TypeGenerator, check};
 use neighbour::{
     Config, Detection, Event, Interface, MOST_FRAME_BYTES, Mac, Neighbours, Resolution, Vlan,
@@ -13,6 +14,7 @@ use neighbour::{
 
 const MACS: [Mac; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 const STATIC: Mac = [2, 0, 0, 0, 0, 9];
+const HONEST: Mac = [2, 0, 0, 0, 0, 3];
 /// What nobody has but by a static entry.
 const FIXED: [u8; 2] = [40, 41];
 const NEIGHBOURS: usize = 8;
@@ -26,6 +28,14 @@ fn address(number: u8) -> IpAddr {
         0 => Ipv4Addr::new(10, 0, 0, last).into(),
         1 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last.into()).into(),
         _ => Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, last.into()).into(),
+    }
+}
+
+/// An address that nobody else has, beside one.
+fn honest_address(number: u8) -> IpAddr {
+    match address(number) {
+        IpAddr::V4(_) => Ipv4Addr::new(10, 0, 0, 99).into(),
+        IpAddr::V6(_) => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 99).into(),
     }
 }
 
@@ -296,6 +306,44 @@ impl World {
         }
     }
 
+    /// An honest neighbour that has just come, with a wire of its own, and the first station find each other.
+    fn honest(&mut self, ours: IpAddr, theirs: IpAddr, longest: &Longest) {
+        let (station, now) = (&mut self.stations[0], self.now);
+        // An address that is not certain yet asks nobody (RFC 4429, 3.3).
+        let config = Config {
+            detection: Detection::Never,
+            ..Config::new(HONEST, 7)
+        };
+        let mut honest = Neighbours::new(config, now);
+        let interface = |address| Interface {
+            address,
+            prefix: if address.is_ipv4() { 24 } else { 64 },
+            vlan: vlan(1),
+            gateway: None,
+        };
+        let added = honest.add(interface(theirs), now);
+        added.expect("an address of one node");
+        let mut out = [0; MOST_FRAME_BYTES];
+        let mut found = None;
+        for turn in 0..=MOST_TURNS {
+            let there = station.resolve(ours, theirs, now);
+            let back = honest.resolve(theirs, ours, now);
+            if let (Resolution::Known(_), Resolution::Known(mac)) = (there, back) {
+                assert_eq!(mac, MACS[0]);
+                found = Some(turn);
+                break;
+            }
+            while let Some(bytes) = honest.next_frame(&mut out) {
+                station.received(&out[..bytes], now);
+            }
+            while let Some(bytes) = station.next_frame(&mut out) {
+                honest.received(&out[..bytes], now);
+            }
+        }
+        while station.next_event().is_some() {}
+        longest.took(found.expect("they find each other"));
+    }
+
     /// Takes what there is, and looks whether everything is bounded.
     fn drain(&mut self) {
         for (at, station) in self.stations.iter_mut().enumerate() {
@@ -355,6 +403,45 @@ fn frames_of_any_bytes_are_survived() {
         world.drain();
         assert_eq!(world.stations[0].counters().received, 2);
     });
+}
+
+/// Turns of a station and its honest neighbour until the one has found the other: one each for question and answer.
+const MOST_TURNS: u64 = 2;
+
+/// Whatever a stranger says to a station, whatever it asks for meanwhile, an honest neighbour is found, and finds it.
+#[test]
+fn an_honest_neighbour_is_found_in_one_round_trip_whatever_is_forged() {
+    static BESIDE: Longest = Longest::new("forged frames of neighbours", "turns", MOST_TURNS);
+    check!().with_type::<Vec<Action>>().for_each(|actions| {
+        let mut world = World::new(Detection::Never);
+        // Of each family one, outside of what the others may have.
+        let addresses = [3, 4].map(|number| [address(number), honest_address(number)]);
+        for ours in [3, 4] {
+            world.act(&Action::Add {
+                at: false,
+                number: ours,
+                vlan: 1,
+                gateway: None,
+            });
+        }
+        world.drain();
+        for (number, action) in actions.iter().enumerate() {
+            match action {
+                // What the station says and does itself is honest here.
+                Action::Add { at: false, .. }
+                | Action::Remove { at: false, .. }
+                | Action::Link { at: false, .. } => {}
+                other => world.act(other),
+            }
+            world.drain();
+            if number % 4 == 0 {
+                for [ours, theirs] in addresses {
+                    world.honest(ours, theirs, &BESIDE);
+                }
+            }
+        }
+    });
+    BESIDE.tell();
 }
 
 /// Whatever happens between two stations and beside them, what is kept is bounded, static entries win, and one seed is

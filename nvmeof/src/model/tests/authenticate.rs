@@ -37,6 +37,35 @@ fn wrong_reply(group: u8) -> Vec<u8> {
     said
 }
 
+/// The reply that the key makes to a challenge without a group, by the specification's formula.
+fn right_reply(challenge: &[u8]) -> Vec<u8> {
+    use hmac::{Hmac, Mac};
+    let mac = |key: &[u8], parts: &[&[u8]]| {
+        let mut mac = Hmac::<sha2::Sha256>::new_from_slice(key).expect("a key");
+        parts.iter().for_each(|part| mac.update(part));
+        mac.finalize().into_bytes()
+    };
+    let secret: Vec<u8> = (0..32).collect();
+    let key = mac(&secret, &[HOST.as_bytes(), b"NVMe-over-Fabrics"]);
+    let subsystem = disks();
+    let answer = mac(
+        &key,
+        &[
+            &challenge[16..48],
+            &challenge[12..16],
+            &[7, 0, 0],
+            b"HostHost",
+            HOST.as_bytes(),
+            &[0],
+            subsystem.as_str().as_bytes(),
+        ],
+    );
+    let mut said = vec![1, 2, 0, 0, 7, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    said.extend_from_slice(&answer);
+    said.resize(16 + 64, 0);
+    said
+}
+
 fn keyed() -> Model {
     let mut model = model(true);
     let keys = Keys {
@@ -115,6 +144,47 @@ fn a_host_has_a_minute_to_show_who_it_is_whatever_it_says_meanwhile() {
 }
 
 /// Whoever knows the numbers of a controller, and not its host's key, does not end it.
+/// Both connected while there was one place, and count among the hosts' controllers only when they are known.
+#[test]
+fn a_place_is_looked_for_again_when_a_host_has_authenticated() {
+    let mut m = keyed();
+    let other = data(&disks(), OTHER, 0xffff);
+    for source in 0..u8::MAX {
+        let from = Place {
+            source: IpAddr::from([192, 0, 3, source]),
+            ..place(0)
+        };
+        while m.controllers().count() < 1023 && m.connect(from, asked(0), &other, secs(0)).is_ok() {
+        }
+    }
+    assert_eq!(m.controllers().count(), 1023);
+    let both = [0; 2].map(|_| {
+        let id = admin(&mut m, &disks(), HOST);
+        say(&mut m, (id, 0), &negotiation(0));
+        let challenge = hear(&mut m, (id, 0)).data;
+        assert_eq!(
+            say(&mut m, (id, 0), &right_reply(&challenge)),
+            Answer::done()
+        );
+        id
+    });
+    let heard = both.map(|id| hear(&mut m, (id, 0)));
+    assert_eq!(
+        (code(heard[0].status), heard[0].data[1]),
+        (0, 3),
+        "SUCCESS1"
+    );
+    assert!(m.is_authenticated(both[0], 0));
+    // Command Interrupted, to be tried again.
+    assert_eq!((code(heard[1].status), heard[1].data.len()), (0x21, 0));
+    assert!(!m.is_authenticated(both[1], 0));
+    let again = hear(&mut m, (both[1], 0));
+    assert_eq!(code(again.status), DNR | 0x0c, "its try is over");
+    m.expire(secs(1));
+    assert!(m.controller(both[0]).is_some());
+    assert!(m.controller(both[1]).is_none(), "its connection ends");
+}
+
 #[test]
 fn a_failure_on_an_io_queue_ends_that_queue_alone() {
     let mut m = model(true);

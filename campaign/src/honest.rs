@@ -1,0 +1,292 @@
+//! Two programs that mind their own business beside everybody else, and wait for nothing longer than [`MOST`] turns.
+//!
+//! ```text
+//! connect --> message, message, ... --> disconnect --> connect, on other endpoints
+//! ```
+//!
+//! They have a function each, on both cards, to which nothing is done. Strangers send to them, too. Each operation is
+//! one that both have to hear of, and is counted in turns of theirs. What happens to the wire, or a call of another
+//! program that keeps everybody waiting, is no neighbour's doing: an operation that meets it is not judged.
+
+use hw_sim::SimCard;
+use udapl::{
+    AsyncEvent, CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, CrHandle,
+    DtoCookie, DtoStatus, EpHandle, Event, LmrTriplet, Qos, Timeout,
+};
+
+use crate::bytes;
+use crate::cover::Coverage;
+use crate::keys::Region;
+use crate::side::{CONN_QUAL, Manner, Open, Side};
+use crate::stranger::Address;
+use crate::world::World;
+
+/// Turns that an operation may take.
+const MOST: u64 = 8;
+/// Turns after which one that is not judged is given up.
+const PATIENCE: u64 = 400;
+/// Turns from one operation to the next.
+const PAUSE: u64 = 4;
+/// Messages of a connection.
+const MESSAGES: u64 = 6;
+const BYTES: u32 = 64;
+/// What the client says of itself.
+const WORD: &[u8] = b"a neighbour";
+
+/// What both are about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doing {
+    Nothing,
+    Connect,
+    Message(u64),
+    Disconnect,
+}
+
+/// The two: who listens, and who asks.
+pub struct Honest {
+    sides: [Side; 2],
+    ends: [Option<EpHandle>; 2],
+    doing: Doing,
+    /// Which of them have heard that it is done.
+    are_done: [bool; 2],
+    /// Turns since it began, or was over.
+    turns: u64,
+    /// Something has happened that may keep it from being done.
+    is_spoiled: bool,
+    messages: u64,
+    /// Connects that were refused at once, in a row.
+    refused: u64,
+    /// The longest operation, in turns.
+    pub longest: u64,
+}
+
+fn piece(region: &Region) -> LmrTriplet {
+    LmrTriplet {
+        lmr_context: region.lmr.lmr_context,
+        virtual_address: region.lmr.registered_address,
+        segment_length: BYTES.into(),
+    }
+}
+
+impl Honest {
+    /// On the last function of each card.
+    pub fn new(cards: &[SimCard; 2], seed: u64, index: usize) -> Self {
+        let mut card = 0;
+        let sides = cards.each_ref().map(|of| {
+            let function = of.virtual_function(index).expect("just made");
+            let place = (usize::MAX - card, card);
+            let mut side = Side::new(function, place, seed ^ card as u64, Manner::default());
+            side.open(0xff).expect("nothing is done to it");
+            card += 1;
+            side
+        });
+        Self {
+            sides,
+            ends: [None; 2],
+            doing: Doing::Nothing,
+            are_done: [false; 2],
+            turns: 0,
+            is_spoiled: false,
+            messages: 0,
+            refused: 0,
+            longest: 0,
+        }
+    }
+
+    /// Where one of them is to be reached, and its card.
+    pub fn address(&self, at: usize) -> Option<(Address, usize)> {
+        let side = &self.sides[at];
+        let open = side.open.as_ref()?;
+        Some((Address::of(open.ia.query().ia.ia_address)?, side.card))
+    }
+
+    pub fn functions(&self) -> impl Iterator<Item = &hw_sim::SimFunction> {
+        self.sides.iter().map(|side| &*side.function)
+    }
+
+    fn open(&mut self, at: usize) -> &mut Open {
+        self.sides[at].open.as_mut().expect("it is open")
+    }
+
+    /// An endpoint in place of the one that was there.
+    fn renew(&mut self, at: usize) -> EpHandle {
+        let old = self.ends[at].take();
+        let open = self.open(at);
+        if let Some(old) = old {
+            open.ia.ep_free(old).expect("it may be freed");
+        }
+        let ep = open.make_ep(false).expect("there are endpoints");
+        self.ends[at] = Some(ep);
+        ep
+    }
+
+    /// `is_disturbed`: the wire does not carry as it should.
+    fn turn(&mut self, cover: &mut Coverage, is_disturbed: bool) {
+        self.turns += 1;
+        self.is_spoiled |= is_disturbed;
+        for at in [0, 1] {
+            self.open(at).ia.progress();
+            while let Some(event) = self.next(at) {
+                self.event(at, event);
+            }
+        }
+        let (doing, turns) = (self.doing, self.turns);
+        if doing == Doing::Nothing {
+            if turns >= PAUSE && !is_disturbed {
+                self.begin();
+            }
+            return;
+        }
+        if self.are_done == [true, true] {
+            if !self.is_spoiled {
+                self.longest = self.longest.max(turns);
+            }
+            let what = match doing {
+                Doing::Connect => "connect",
+                Doing::Message(_) => "message",
+                Doing::Nothing | Doing::Disconnect => "disconnect",
+            };
+            cover.count("honest", what);
+            (self.doing, self.turns) = (Doing::Nothing, 0);
+            self.messages = match doing {
+                Doing::Message(number) => number,
+                Doing::Connect => 0,
+                Doing::Nothing | Doing::Disconnect => u64::MAX,
+            };
+        } else if !self.is_spoiled {
+            let are_done = self.are_done;
+            assert!(
+                turns < MOST,
+                "the honest programs wait for {turns} turns, and nothing has happened to them: {doing:?}, done: {are_done:?}"
+            );
+        } else if turns > PATIENCE {
+            self.start_over();
+        }
+    }
+
+    fn start_over(&mut self) {
+        (self.doing, self.turns, self.messages) = (Doing::Nothing, 0, u64::MAX);
+    }
+
+    /// The next operation. Of a connection that was given up nothing is used any more.
+    fn begin(&mut self) {
+        (self.turns, self.are_done, self.is_spoiled) = (0, [false; 2], false);
+        match (self.messages, self.ends) {
+            (number, [Some(server), Some(client)]) if number < MESSAGES => {
+                self.doing = Doing::Message(number + 1);
+                let none = CompletionFlags::empty();
+                let open = self.open(0);
+                let to = [piece(&open.inbox)];
+                let posted = open.ia.ep_post_recv(server, &to, DtoCookie(number), none);
+                posted.expect("there is room");
+                let open = self.open(1);
+                bytes::put(&open.source.memory, 0, number);
+                let from = [piece(&open.source)];
+                let posted = open.ia.ep_post_send(client, &from, DtoCookie(number), none);
+                posted.expect("there is room");
+            }
+            (MESSAGES, [Some(_), Some(client)]) => {
+                self.doing = Doing::Disconnect;
+                let ended = self.open(1).ia.ep_disconnect(client, CloseFlags::Abrupt);
+                ended.expect("it is connected");
+            }
+            _ => {
+                self.doing = Doing::Connect;
+                let there = self.open(0).ia.query().ia.ia_address;
+                let (ep, qual) = (self.renew(1), ConnQual(CONN_QUAL));
+                let (patience, qos) = (Timeout::from_micros(20_000_000), Qos::BEST_EFFORT);
+                let none = ConnectFlags::empty();
+                let ia = &mut self.open(1).ia;
+                let asked = ia.ep_connect(ep, there, qual, patience, WORD, qos, none);
+                // The driver may not have heard yet that the port is up again.
+                if let Err(error) = asked {
+                    self.refused += 1;
+                    assert!(self.refused < MOST, "the client may not ask: {error}");
+                    self.start_over();
+                } else {
+                    self.refused = 0;
+                }
+            }
+        }
+    }
+
+    fn next(&mut self, at: usize) -> Option<Event> {
+        let open = self.open(at);
+        let evds = [open.dto, open.cr, open.connect, open.ia.async_evd()];
+        evds.into_iter()
+            .find_map(|evd| open.ia.evd_dequeue(evd).expect("an EVD"))
+    }
+
+    fn event(&mut self, at: usize, event: Event) {
+        match event {
+            Event::ConnectionRequest(request) => self.decide(at, request.cr),
+            Event::Connection(event) if self.ends[at] == Some(event.ep) => {
+                let awaited = match self.doing {
+                    Doing::Connect => Some(ConnectionEventKind::Established),
+                    Doing::Disconnect => Some(ConnectionEventKind::Disconnected),
+                    Doing::Nothing | Doing::Message(_) => None,
+                };
+                let is_it = awaited == Some(event.kind);
+                self.heard(at, is_it, &event.kind);
+            }
+            Event::Dto(done) if self.ends[at] == Some(done.ep) => {
+                let is_it =
+                    matches!(self.doing, Doing::Message(_)) && done.status == DtoStatus::Success;
+                if is_it && at == 0 {
+                    let open = self.open(0);
+                    let is_it = bytes::is(&open.inbox.memory, 0, done.cookie.0, BYTES as usize);
+                    assert!(is_it, "another message: {done:?}");
+                }
+                self.heard(at, is_it, &done);
+            }
+            // Of endpoints that were given up, and of the port.
+            Event::Connection(_) | Event::Dto(_) | Event::Async(AsyncEvent::Network(_)) => {}
+            Event::Async(event) => self.heard(at, false, &event),
+            Event::RmrBind(_) | Event::Software(_) => panic!("honest program {at}: {event:?}"),
+        }
+    }
+
+    /// One has heard that what they do is done, or that it comes to nothing.
+    fn heard(&mut self, at: usize, is_it: bool, what: &dyn std::fmt::Debug) {
+        if is_it {
+            self.are_done[at] = true;
+            return;
+        }
+        assert!(
+            self.is_spoiled,
+            "honest program {at}: {what:?}, and nothing has happened to it: {:?}",
+            self.doing
+        );
+        self.start_over();
+    }
+
+    fn decide(&mut self, at: usize, cr: CrHandle) {
+        let asks = self.open(at).ia.cr_query(cr).expect("it has just come");
+        if at == 0 && asks.private_data.starts_with(WORD) {
+            let ep = self.renew(0);
+            let accepted = self.open(0).ia.cr_accept(cr, Some(ep), b"");
+            assert!(self.is_spoiled || accepted.is_ok(), "{accepted:?}");
+        } else {
+            let rejected = self.open(at).ia.cr_reject(cr);
+            rejected.expect("it may be refused");
+        }
+    }
+}
+
+impl World {
+    /// Something happens that is no neighbour's doing.
+    pub fn spoil_honest(&mut self) {
+        if let Some(honest) = &mut self.honest {
+            honest.is_spoiled = true;
+        }
+    }
+
+    /// The honest programs have their turn, if there are any.
+    pub fn honest_turn(&mut self) {
+        let is_disturbed = self.until.is_some() || self.now() < self.trained;
+        let Some(honest) = self.honest.as_mut().filter(|_| !self.healing) else {
+            return;
+        };
+        honest.turn(&mut self.cover, is_disturbed);
+    }
+}

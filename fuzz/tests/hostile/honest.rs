@@ -1,0 +1,60 @@
+//! The honest party beside a hostile one: each of its operations is done within a bound of turns or of virtual time.
+//!
+//! The table of docs/security.md has the bounds and the longest waits that were seen.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How long an honest party waited beside a hostile one, over all cases of a harness.
+pub struct Longest {
+    beside: &'static str,
+    unit: &'static str,
+    most: u64,
+    longest: AtomicU64,
+    operations: AtomicU64,
+}
+
+impl Longest {
+    pub const fn new(beside: &'static str, unit: &'static str, most: u64) -> Self {
+        Self {
+            beside,
+            unit,
+            most,
+            longest: AtomicU64::new(0),
+            operations: AtomicU64::new(0),
+        }
+    }
+
+    /// An operation took so long. A longer one than may be is a failure.
+    pub fn took(&self, wait: u64) {
+        self.operations.fetch_add(1, Ordering::Relaxed);
+        self.longest.fetch_max(wait, Ordering::Relaxed);
+        let (beside, unit, most) = (self.beside, self.unit, self.most);
+        assert!(wait <= most, "beside {beside}: {wait} {unit} of {most}");
+    }
+
+    /// Does something that is looked at `look` and passes a unit of time by `pass`, until it is done or too late.
+    pub fn wait(&self, mut is_done: impl FnMut() -> bool, mut pass: impl FnMut()) {
+        let mut waited = 0;
+        while !is_done() {
+            pass();
+            waited += 1;
+            let (beside, unit, most) = (self.beside, self.unit, self.most);
+            assert!(
+                waited <= most,
+                "beside {beside}: not done after {most} {unit}"
+            );
+        }
+        self.took(waited);
+    }
+
+    /// Prints the longest wait. Without an operation a harness has tested nothing.
+    pub fn tell(&self) {
+        let operations = self.operations.load(Ordering::Relaxed);
+        let longest = self.longest.load(Ordering::Relaxed);
+        let (beside, unit, most) = (self.beside, self.unit, self.most);
+        println!(
+            "beside {beside}: {operations} operations of the honest party, the longest in {longest} {unit} of {most}"
+        );
+        assert!(operations > 0, "beside {beside}: no operation");
+    }
+}
