@@ -170,6 +170,7 @@ impl Network {
                 priority
             }
         };
+        port.egress.set_classes(&qos.traffic);
         port.egress.push(priority, frame, None);
         port.go_on(now, sent);
     }

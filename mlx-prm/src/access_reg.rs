@@ -22,6 +22,10 @@ codes! {
     pub struct RegisterId(u16) {
         /// By which bits of a frame a port goes.
         QPTS = 0x4002,
+        /// Groups, shares and limits of traffic classes.
+        QETCR = 0x4005,
+        /// The traffic class of each priority.
+        QTCT = 0x400a,
         /// The priority of each code point.
         QPDPM = 0x4013,
         /// InfiniBand port capability mask.

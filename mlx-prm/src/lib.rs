@@ -52,6 +52,7 @@ pub mod syndrome;
 #[cfg(test)]
 mod tests;
 pub mod tir;
+pub mod traffic_class;
 pub mod umem;
 pub mod vport;
 pub mod wqe;
@@ -82,6 +83,7 @@ pub use srq::*;
 pub use status::*;
 pub use syndrome::*;
 pub use tir::*;
+pub use traffic_class::*;
 pub use umem::*;
 pub use vport::*;
 pub use wqe::*;

@@ -4,7 +4,7 @@
 //! does not have is refused as a bad parameter. What changes the port sends its event after the
 //! answer.
 
-use super::{Cmd, Outcome, Refusal, module, port_counters, refuse};
+use super::{Cmd, Outcome, Refusal, module, port_counters, refuse, traffic_class};
 use crate::card::AdminState;
 use crate::profile::PortType;
 use mlx_prm::{
@@ -80,6 +80,8 @@ fn access(
         // By priorities the port goes as its physical function says, which does not tell others.
         RegisterId::QPTS if has_priorities(cmd) => qpts(cmd, image, read),
         RegisterId::QPDPM if has_priorities(cmd) => qpdpm(cmd, image, read),
+        RegisterId::QTCT if has_classes(cmd) => traffic_class::qtct(cmd, image, read),
+        RegisterId::QETCR if has_classes(cmd) => traffic_class::qetcr(cmd, image, read),
         // The cage is the physical function's.
         RegisterId::PMLP if !cmd.nic.seat.is_virtual() => module::pmlp(image, read),
         RegisterId::MCIA if !cmd.nic.seat.is_virtual() => module::mcia(cmd, image, read),
@@ -306,6 +308,10 @@ fn masked(before: u8, after: u32, mask: u32) -> u8 {
 
 fn has_priorities(cmd: &Cmd<'_>) -> bool {
     cmd.nic.profile.port_type == PortType::Ethernet && !cmd.nic.seat.is_virtual()
+}
+
+fn has_classes(cmd: &Cmd<'_>) -> bool {
+    has_priorities(cmd) && cmd.nic.caps.general.ets()
 }
 
 fn qpts(cmd: &Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {

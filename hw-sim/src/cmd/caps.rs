@@ -92,6 +92,8 @@ pub(super) fn query_hca_cap(cmd: &mut Cmd<'_>) -> Outcome {
             profile.eswitch_flow_table.as_bytes().to_vec()
         }
         CapType::ESWITCH if caps.general.eswitch_manager() => profile.eswitch.as_bytes().to_vec(),
+        // Neither packet pacing nor scheduling elements.
+        CapType::QOS if caps.general.qos() => Vec::new(),
         // There is none. Inferred: a device that has the page says so there; rdma-core's tests look nowhere else.
         CapType::DEV_MEM | CapType::QOS if caps.general.log_max_uctx() > 0 => Vec::new(),
         _ => {

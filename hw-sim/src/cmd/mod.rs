@@ -39,6 +39,7 @@ mod srq;
 mod table;
 mod tir;
 mod tis;
+mod traffic_class;
 mod ts_format;
 mod uctx;
 mod umem;

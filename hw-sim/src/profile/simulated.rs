@@ -83,6 +83,8 @@ const GENERAL: &[&str] = &[
     "disable_local_lb_mc",
     "nic_receive_steering_discard",
     "mcam_reg",
+    "ets",
+    "qos",
     // Transport.
     "rc",
     "uc",

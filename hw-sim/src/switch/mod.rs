@@ -22,12 +22,13 @@
 //! apart. Pauses can stand in a circle, each waiting for the next; a watchdog, if there is one, throws away what has
 //! waited too long, and drops what comes for the same queue as long again.
 //!
-//! Absent on purpose: spanning tree, VLAN membership, trunks of several cables, cut-through, shares of bandwidth (the
-//! highest priority goes first), pauses of a whole port.
+//! Absent on purpose: spanning tree, VLAN membership, trunks of several cables, cut-through, shares of bandwidth in a
+//! switch (its highest priority goes first; a card's port has them: [`ets`]), pauses of a whole port.
 
 pub mod classify;
 mod config;
 pub(crate) mod egress;
+pub(crate) mod ets;
 pub(crate) mod pfc;
 pub(crate) mod stored;
 
@@ -42,6 +43,7 @@ pub use self::config::{
     Buffer, MAX_BYTES, MAX_PORTS, Pfc, Red, SwitchConfig, SwitchError, Unknown,
 };
 use self::egress::{Credit, Egress};
+pub use self::ets::{RateLimit, TrafficClass, TrafficClasses};
 use crate::env::nanoseconds;
 use crate::wire::frame::Headers;
 
