@@ -42,6 +42,8 @@ pub enum Timer {
     Command(u8),
     /// The link of the function's card may be up now.
     Trained,
+    /// The link of the function's card goes down, and trains again.
+    Retrain,
 }
 
 /// The part of the world that functions work with.
@@ -184,8 +186,9 @@ impl Env {
         self.doorbells.retain(|&(of, _)| of != function);
         self.happenings.retain(|&(of, _)| of != function);
         // A link trains on whatever its functions do.
-        self.timers
-            .retain(|_, &mut (of, timer)| of != function || timer == Timer::Trained);
+        self.timers.retain(|_, &mut (of, timer)| {
+            of != function || matches!(timer, Timer::Trained | Timer::Retrain)
+        });
         self.forget_queues(function);
     }
 

@@ -803,6 +803,7 @@ impl World {
                 Timer::Booted => self.nics[nic].tick(now),
                 Timer::Command(slot) => self.nics[nic].execute_command(&mut self.env, slot),
                 Timer::Trained => self.env.settle(self.nics[nic].seat),
+                Timer::Retrain => self.retrain(nic),
             }
             return true;
         }

@@ -105,6 +105,11 @@ impl Uplink {
         self.training == Training::Done && self.switch_state != LinkState::Down
     }
 
+    /// Whether the link is on its way up.
+    pub fn is_training(&self) -> bool {
+        matches!(self.training, Training::Until(_))
+    }
+
     /// Longest frame that passes, in bytes without a check sequence, which no frame here has.
     pub fn longest_frame(&self) -> usize {
         usize::from(self.mtu.saturating_sub(FCS_BYTES))

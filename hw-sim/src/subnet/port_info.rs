@@ -76,7 +76,7 @@ impl PortState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
     Up,
-    /// There is nobody at the other end.
+    /// There is nobody at the other end, or it is on its way up.
     Dark,
     /// Switched off.
     Disabled,
@@ -98,7 +98,7 @@ pub enum Kind {
 pub struct Changes {
     /// The state is another one.
     pub state: bool,
-    /// The link went down for a moment.
+    /// The link is to go down, and to train again.
     pub bounced: bool,
     /// LID, LMC, or where the subnet manager is.
     pub lid: bool,

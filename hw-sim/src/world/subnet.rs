@@ -6,7 +6,7 @@ use crate::link::{Link, LinkFaults};
 use crate::network::End;
 use crate::record::Record;
 use crate::subnet::Manager;
-use crate::subnet::switch::SubnetSwitch;
+use crate::subnet::switch::{Light, SubnetSwitch};
 use crate::switched::NotConnected;
 use rand::RngCore;
 
@@ -101,6 +101,23 @@ impl World {
         }
     }
 
+    /// A link goes down at both ends, and trains again.
+    pub(super) fn retrain(&mut self, nic: usize) {
+        let seat = self.nics[nic].seat;
+        let end = End::Card(seat.card);
+        let cable = self.cables.iter().find(|cable| cable.ends.contains(&end));
+        let other = match cable.map(|cable| side_of(cable, end).1) {
+            Some(End::Card(card)) => self.physical(card),
+            Some(End::Switch { .. } | End::Subnet { .. } | End::Outside) | None => None,
+        };
+        for seat in [Some(seat), other].into_iter().flatten() {
+            if self.env.is_up(seat) {
+                self.env.set_light(seat, false);
+                self.env.set_light(seat, true);
+            }
+        }
+    }
+
     /// A packet has come to a switch.
     pub(super) fn subnet_receives(&mut self, number: usize, port: usize, frame: Vec<u8>) {
         let Some(switch) = self.subnet.get_mut(number) else {
@@ -124,7 +141,7 @@ impl World {
                 cable.link.send(now, side, frame);
             }
         }
-        for (port, lit) in lights {
+        for (port, light) in lights {
             let port = usize::from(port);
             let end = End::Subnet {
                 switch: number,
@@ -134,7 +151,11 @@ impl World {
             if let Some(End::Card(card)) = cable.map(|cable| side_of(cable, end).1)
                 && let Some(seat) = self.physical(card)
             {
-                self.env.set_light(seat, lit);
+                match light {
+                    Light::Off => self.env.set_light(seat, false),
+                    Light::On => self.env.set_light(seat, true),
+                    Light::Retrain => self.env.retrain_soon(seat),
+                }
             }
         }
     }
