@@ -255,7 +255,8 @@ fn ppcnt(cmd: &Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
 /// Pauses are as they were set from outside until the physical function's driver sets them. A write leaves what its
 /// masks name: the whole port's pause by a bit that is set, priorities by bits that are not (Linux
 /// `mlx5_set_port_pause`, `mlx5_set_port_pfc` and `mlx5_set_port_stall_watermark` in
-/// drivers/net/ethernet/mellanox/mlx5/core/port.c). Of a virtual function a write is taken, and the port stays as it
+/// drivers/net/ethernet/mellanox/mlx5/core/port.c). Both may be set. Inferred: the priorities win, since a port does one
+/// or the other (IEEE 802.1Q, "Priority-based flow control"). Of a virtual function a write is taken, and the port stays as it
 /// is.
 fn pfcc(cmd: &mut Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
     let register: Pfcc = image_of(image)?;
@@ -263,11 +264,11 @@ fn pfcc(cmd: &mut Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal>
     if !read && !cmd.nic.seat.is_virtual() {
         let qos = &mut cmd.env.card_mut(cmd.nic.seat).uplink.qos;
         let chosen = |keeps, before, after| if keeps { before } else { after };
-        let pause = (
+        qos.pause = (
             chosen(register.pptx_mask_n(), qos.pause.0, register.pptx()),
             chosen(register.pprx_mask_n(), qos.pause.1, register.pprx()),
         );
-        let paused_priorities = (
+        qos.paused_priorities = (
             masked(
                 qos.paused_priorities.0,
                 register.pfctx(),
@@ -279,15 +280,6 @@ fn pfcc(cmd: &mut Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal>
                 register.prio_mask_rx(),
             ),
         );
-        // Inferred: a port does one or the other (IEEE 802.1Q, "Priority-based flow control").
-        if pause != (false, false) && paused_priorities != (0, 0) {
-            return Err(refuse!(
-                BAD_PARAM,
-                "pause of the port and of its priorities",
-                "{paused_priorities:x?}"
-            ));
-        }
-        (qos.pause, qos.paused_priorities) = (pause, paused_priorities);
     }
     let qos = &cmd.env.card(cmd.nic.seat).uplink.qos;
     let mut out = Pfcc::new();
