@@ -495,6 +495,9 @@ impl Nic {
             | Fault::CommandDelay { .. }
             | Fault::PageStarvation { .. }
             | Fault::LostInterrupts(_)
+            | Fault::LostDoorbells { .. }
+            | Fault::StuckQueues { .. }
+            | Fault::LostCompletions { .. }
             | Fault::Later { .. }
             | Fault::Growth { .. } => {}
         }

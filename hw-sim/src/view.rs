@@ -154,6 +154,11 @@ impl View<'_> {
         }
         let mut bytes = [0; 64];
         bytes.copy_from_slice(cqe.as_bytes());
+        if self.nic.faults.loses_completion() {
+            self.env
+                .note(self.nic.index, format_args!("cqe cq={cqn:#x} lost"));
+            return;
+        }
         let Some(cq) = self.nic.objects.cqs.get_mut(cqn) else {
             // References keep a CQ alive as long as a queue pair names it.
             self.env.note(

@@ -508,7 +508,7 @@ impl World {
         if let Some(slot) = function.objects.qps.get_mut(qpn) {
             slot.queued = false;
         }
-        if function.alive() {
+        if function.alive() && !function.faults.is_stuck() {
             function.with_qp(&mut self.env, qpn, |qp, view| qp.run(view));
         }
     }
