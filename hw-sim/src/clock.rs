@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use driver::{Clock, Instant, Interrupt, MAX_WAIT};
 
-use crate::env::nanoseconds;
 use crate::record::Record;
+use crate::time::nanoseconds;
 use crate::world::{World, lock_to_go_on};
 
 /// How often a waiting thread looks whether others have gone on, and how many times before it does so itself.

@@ -10,7 +10,6 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
-use std::time::Duration;
 
 /// How many frames' memory is kept, of long ones and of short ones.
 const SPARE: usize = 64;
@@ -217,9 +216,4 @@ impl Origin {
     pub fn is_itself(self) -> bool {
         self != Self::Another
     }
-}
-
-/// A duration in nanoseconds; the end of time if it does not fit.
-pub fn nanoseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -9,9 +9,8 @@
 use crate::env::{Env, Origin};
 use crate::nic::Nic;
 use crate::profile::PortType;
-use crate::switch::classify::Ecn;
 use crate::wire::frame::is_roce;
-use crate::wire::{CNP, Packet, WireError};
+use crate::wire::{CNP, Ecn, Packet, WireError};
 
 /// The general services interface: its number on the wire is not its number in the device.
 const GSI_QPN: u32 = 1;

@@ -15,6 +15,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use thiserror::Error;
+
 use crate::card::{Card, PauseCounters};
 use crate::link::Port as Side;
 use crate::switch::classify::{PRIORITIES, make_capable, roce_v2};
@@ -23,6 +25,25 @@ use crate::switch::{Switch, Unknown, pfc};
 
 /// Bytes queued in a priority at which queue pairs of that priority wait: a few of the largest packets.
 const PORT_BYTES: usize = 32 << 10;
+
+/// A cable that cannot be laid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum NotConnected {
+    /// An end is not there or has a cable already, or neither is a switch's.
+    #[error("no such port, or it has a cable already; one end at least is a switch's")]
+    Port,
+    /// A switch forwards Ethernet.
+    #[error("an InfiniBand port cannot be on an Ethernet switch")]
+    InfiniBand,
+    /// A switch forwards InfiniBand.
+    #[error("an Ethernet port cannot be on an InfiniBand switch")]
+    Ethernet,
+    /// Switches lie in a circle, and one of them floods.
+    #[error(
+        "in a circle of switches a flood would never end: all of them drop what is for unknown addresses, or there is no circle"
+    )]
+    Circle,
+}
 
 /// One end of a cable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

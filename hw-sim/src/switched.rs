@@ -1,12 +1,10 @@
 //! The handles of a [`Sim`] for its switches: laying cables to them, and looking at queues and counters.
 
-use thiserror::Error;
-
 use crate::card::seat::Seat;
 use crate::card::{CongestionCounters, PauseCounters, PortQos};
 use crate::device::{LinkId, Sim, SimFunction};
 use crate::link::LinkFaults;
-use crate::network::End;
+use crate::network::{End, NotConnected};
 use crate::profile::PortType;
 use crate::record::{CableEnd, Record};
 use crate::switch::{PortCounters, SwitchConfig, SwitchError};
@@ -32,25 +30,6 @@ impl Connector<'_> {
             Self::Port(SwitchId(switch), port) => CableEnd::Port { switch, port },
         }
     }
-}
-
-/// A cable that cannot be laid.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum NotConnected {
-    /// An end is not there or has a cable already, or neither is a switch's.
-    #[error("no such port, or it has a cable already; one end at least is a switch's")]
-    Port,
-    /// A switch forwards Ethernet.
-    #[error("an InfiniBand port cannot be on an Ethernet switch")]
-    InfiniBand,
-    /// A switch forwards InfiniBand.
-    #[error("an Ethernet port cannot be on an InfiniBand switch")]
-    Ethernet,
-    /// Switches lie in a circle, and one of them floods.
-    #[error(
-        "in a circle of switches a flood would never end: all of them drop what is for unknown addresses, or there is no circle"
-    )]
-    Circle,
 }
 
 /// An InfiniBand switch of a [`Sim`].

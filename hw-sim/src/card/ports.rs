@@ -2,9 +2,10 @@
 
 use super::seat::{PHYSICAL, Seat};
 use super::{Card, Happening, Interest, Vport};
-use crate::env::{Env, Timer, nanoseconds};
+use crate::env::{Env, Timer};
 use crate::port::Port;
 use crate::profile::Profile;
+use crate::time::nanoseconds;
 
 impl Env {
     /// The card a function sits on.

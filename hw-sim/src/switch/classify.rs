@@ -10,9 +10,8 @@ use mlx_prm::TrustState;
 use serde::{Deserialize, Serialize};
 
 use super::stored;
-use crate::wire::CNP;
 use crate::wire::frame::{Headers, Ip, IpVersion};
-use crate::wire::updated_checksum;
+use crate::wire::{CE, CNP, ECT_0, Ecn, updated_checksum};
 
 /// Priorities of a port.
 pub const PRIORITIES: usize = 8;
@@ -60,33 +59,6 @@ impl Classes {
             _ => tag.unwrap_or(0),
         };
         usize::from(priority & 7)
-    }
-}
-
-/// What the ECN bits of a packet say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ecn {
-    /// Its sender does not listen to marks.
-    NotCapable,
-    /// Its sender does.
-    Capable,
-    /// Congestion was experienced.
-    Marked,
-}
-
-/// The bits of ECT(0), and of CE.
-const ECT_0: u8 = 0b10;
-const CE: u8 = 0b11;
-
-impl Ecn {
-    /// What a traffic class says.
-    #[must_use]
-    pub const fn of(traffic_class: u8) -> Self {
-        match traffic_class & 3 {
-            0 => Self::NotCapable,
-            CE => Self::Marked,
-            _ => Self::Capable,
-        }
     }
 }
 

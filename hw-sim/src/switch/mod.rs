@@ -38,13 +38,14 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 pub use self::classify::Classes;
-use self::classify::{Ecn, PRIORITIES, ecn, mark};
+use self::classify::{PRIORITIES, ecn, mark};
 pub use self::config::{
     Buffer, MAX_BYTES, MAX_PORTS, Pfc, Red, SwitchConfig, SwitchError, Unknown,
 };
 use self::egress::{Credit, Egress};
 pub use self::ets::{RateLimit, TrafficClass, TrafficClasses};
-use crate::env::nanoseconds;
+use crate::time::nanoseconds;
+use crate::wire::Ecn;
 use crate::wire::frame::Headers;
 
 /// Addresses that are learned at most; as many may be fixed.

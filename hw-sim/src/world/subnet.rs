@@ -3,11 +3,10 @@
 use super::{Cable, World, side_of};
 use crate::card::Happening;
 use crate::link::{Link, LinkFaults};
-use crate::network::End;
+use crate::network::{End, NotConnected};
 use crate::record::Record;
 use crate::subnet::Manager;
 use crate::subnet::switch::{Light, SubnetSwitch};
-use crate::switched::NotConnected;
 use rand::RngCore;
 
 /// The most switches of a world.
