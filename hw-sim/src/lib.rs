@@ -55,6 +55,7 @@ mod congestion;
 mod cq;
 mod dcqcn;
 mod device;
+mod device_memory;
 mod env;
 mod eq;
 pub mod eth;

@@ -14,6 +14,7 @@ use crate::card::Happening;
 use crate::card::seat::Seat;
 use crate::cmd::slots::CommandInterface;
 use crate::config_space::{ConfigEffect, ConfigSpace};
+use crate::device_memory::window;
 use crate::env::{Doorbell, Env, Timer};
 use crate::eq::{EQE_BYTES, Target};
 use crate::fault::{Fault, FaultPlan};
@@ -281,6 +282,16 @@ impl Nic {
         };
         if self.removed || self.init.is_dark() {
             self.bar.fill(at, bytes.len(), 0xff);
+            return;
+        }
+        if window(&self.profile, &self.caps.general).contains(&offset) {
+            let memory = &self.objects.device_memory;
+            if !memory.covers(offset, bytes.len() as u64) {
+                self.driver_bug(
+                    env,
+                    format!("write to device memory at {offset:#x}, which nobody has taken"),
+                );
+            }
             return;
         }
         if offset >= crate::init_segment::SEGMENT_BYTES && !self.init.is_silent() {

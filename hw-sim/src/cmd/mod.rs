@@ -16,6 +16,7 @@ pub mod caps;
 mod congestion;
 mod coverage;
 mod cq;
+mod device_memory;
 mod eq;
 pub(crate) mod eswitch;
 mod flow;

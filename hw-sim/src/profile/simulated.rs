@@ -85,6 +85,7 @@ const GENERAL: &[&str] = &[
     "mcam_reg",
     "ets",
     "qos",
+    "device_memory",
     // Transport.
     "rc",
     "uc",
@@ -101,6 +102,7 @@ const GENERAL: &[&str] = &[
     "cq_moderation",
     "cq_eq_remap",
     "sctr_data_cqe",
+    "cqe_128_always",
     "block_lb_mc",
     "imaicl",
     "pg",
