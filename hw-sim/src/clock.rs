@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use driver::{Clock, Instant, Interrupt, MAX_WAIT};
 
-use crate::env::nanoseconds;
 use crate::record::Record;
+use crate::time::nanoseconds;
 use crate::world::{World, lock_to_go_on};
 
 /// Interval at which a waiting thread checks if others have gone on, and the number of checks before it goes on

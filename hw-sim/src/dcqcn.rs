@@ -23,7 +23,7 @@ use std::time::Duration;
 use mlx_prm::{CongControlRRoceEcnRp, RpField};
 use serde::{Deserialize, Serialize};
 
-use crate::env::nanoseconds;
+use crate::time::nanoseconds;
 
 /// One megabit, in bits.
 const MEGABIT: u64 = 1_000_000;

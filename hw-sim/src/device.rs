@@ -5,7 +5,6 @@ use crate::card::seat::Seat;
 use crate::card::{Card, CardConfig, PortQos, VfSettings};
 use crate::clock::SimClock;
 use crate::config_space::CONFIG_BYTES;
-use crate::env::nanoseconds;
 use crate::fault::{Fault, Meetings};
 use crate::init_segment::SEGMENT_BYTES;
 use crate::iommu::Iommu;
@@ -17,6 +16,7 @@ use crate::record::recorder::{Recorder, WatchedMemory};
 use crate::record::{Header, Record, RecordError, recorder};
 use crate::report::FunctionReport;
 use crate::subnet::Manager;
+use crate::time::nanoseconds;
 use crate::world::{Drive, Tap, World, lock, lock_to_go_on};
 use driver::{
     Clock, Device, Instant, Interrupt, MemoryError, MessageMemory, Notices, SharedMemory,

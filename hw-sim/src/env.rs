@@ -10,7 +10,6 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
-use std::time::Duration;
 
 /// Number of spare buffers kept, of long frames and of short ones.
 const SPARE: usize = 64;
@@ -42,6 +41,8 @@ pub enum Timer {
     Command(u8),
     /// The link of the function's card may have trained.
     Trained,
+    /// The link of the function's card goes down, and trains again.
+    Retrain,
 }
 
 /// The part of the world that functions work with.
@@ -184,8 +185,9 @@ impl Env {
         self.doorbells.retain(|&(of, _)| of != function);
         self.card_events.retain(|&(of, _)| of != function);
         // A link trains independently of its functions.
-        self.timers
-            .retain(|_, &mut (of, timer)| of != function || timer == Timer::Trained);
+        self.timers.retain(|_, &mut (of, timer)| {
+            of != function || matches!(timer, Timer::Trained | Timer::Retrain)
+        });
         self.forget_queues(function);
     }
 
@@ -214,9 +216,4 @@ impl Origin {
     pub fn is_itself(self) -> bool {
         self != Self::Another
     }
-}
-
-/// Returns a duration in nanoseconds, saturated.
-pub fn nanoseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -94,6 +94,21 @@ pub enum Fault {
     LinkDown,
     /// The port of the function's card gets its carrier back.
     LinkUp,
+    /// Doorbells of send queues are lost after the next so many.
+    LostDoorbells {
+        /// Doorbells that still arrive.
+        spared: u32,
+    },
+    /// Queue pairs read doorbell records, and fetch and send nothing, from the doorbell after the next so many on.
+    StuckQueues {
+        /// Doorbells that still take effect.
+        spared: u32,
+    },
+    /// Entries of completion queues are not written after the next so many, nor their events.
+    LostCompletions {
+        /// Entries that are still written.
+        spared: u32,
+    },
     /// This command fault, after a number of commands that it would have met.
     // A recording stores fault and number separately, so that a record nests no other. A skipped variant has to be the
     // last: those behind it would be read with other numbers than written.
@@ -179,7 +194,27 @@ pub struct FaultPlan {
     starvation: Option<u32>,
     growth: Option<Growth>,
     lost_interrupts: u32,
+    doorbells: Spared,
+    fetches: Spared,
+    stuck: bool,
+    completions: Spared,
     met: Meetings,
+}
+
+/// How many times something still happens; `None`: always.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spared(Option<u32>);
+
+impl Spared {
+    /// Whether it happens no more; uses one up.
+    fn is_lost(&mut self) -> bool {
+        let Some(left) = &mut self.0 else {
+            return false;
+        };
+        let lost = *left == 0;
+        *left = left.saturating_sub(1);
+        lost
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -211,7 +246,10 @@ impl Fault {
             | Self::LostInterrupts(_)
             | Self::StrayInterrupts
             | Self::LinkDown
-            | Self::LinkUp => false,
+            | Self::LinkUp
+            | Self::LostDoorbells { .. }
+            | Self::StuckQueues { .. }
+            | Self::LostCompletions { .. } => false,
         }
     }
 }
@@ -274,6 +312,18 @@ impl FaultPlan {
                 self.lost_interrupts = self.lost_interrupts.saturating_add(count);
                 return true;
             }
+            Fault::LostDoorbells { spared } => {
+                self.doorbells = Spared(Some(spared));
+                return true;
+            }
+            Fault::StuckQueues { spared } => {
+                self.fetches = Spared(Some(spared));
+                return true;
+            }
+            Fault::LostCompletions { spared } => {
+                self.completions = Spared(Some(spared));
+                return true;
+            }
             Fault::PageRequest { .. }
             | Fault::HealthSyndrome(_)
             | Fault::HealthCounterStops
@@ -328,6 +378,26 @@ impl FaultPlan {
         let lost = self.lost_interrupts > 0;
         self.lost_interrupts = self.lost_interrupts.saturating_sub(1);
         lost
+    }
+
+    /// Counts a doorbell of a send queue, and returns whether it is lost.
+    pub fn loses_doorbell(&mut self) -> bool {
+        self.doorbells.is_lost()
+    }
+
+    /// Counts a doorbell that arrived. It may be the first for which nothing is fetched.
+    pub fn doorbell_heard(&mut self) {
+        self.stuck |= self.fetches.is_lost();
+    }
+
+    /// True if queue pairs fetch and send nothing.
+    pub const fn is_stuck(&self) -> bool {
+        self.stuck
+    }
+
+    /// Counts an entry of a completion queue, and returns whether it is lost.
+    pub fn loses_completion(&mut self) -> bool {
+        self.completions.is_lost()
     }
 
     /// Returns the pages that a command which creates an object waits for, if any.

@@ -8,9 +8,8 @@
 use crate::env::{Env, Origin};
 use crate::nic::Nic;
 use crate::profile::PortType;
-use crate::switch::classify::Ecn;
 use crate::wire::frame::is_roce;
-use crate::wire::{CNP, Packet, WireError};
+use crate::wire::{CNP, Ecn, Packet, WireError};
 
 /// QP number of the general services interface on the wire; its number in the device is another.
 const GSI_QPN: u32 = 1;

@@ -128,6 +128,17 @@ pub enum Translation {
     Keys(Ranges),
     /// Ranges of other keys, all of one size.
     EqualKeys(Vec<Klm>),
+    /// The device's own memory, from this byte of the BAR on.
+    Device(u64),
+}
+
+/// Where the pieces of an access lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// At DMA addresses.
+    Host,
+    /// In the BAR.
+    Device,
 }
 
 /// A memory key.
@@ -184,7 +195,7 @@ impl Mkey {
     #[must_use]
     pub fn table_bytes(&self) -> usize {
         match &self.translation {
-            Translation::Physical => 0,
+            Translation::Physical | Translation::Device(_) => 0,
             Translation::Pages(table) => page_table_bytes(table.len()),
             Translation::Keys(_) | Translation::EqualKeys(_) => {
                 key_table_bytes(self.entries().len())
@@ -205,9 +216,10 @@ impl Mkey {
                 let size = 1 << self.log_page;
                 ((self.start & (size - 1)).saturating_add(self.length), size)
             }
-            Translation::Physical | Translation::Pages(_) | Translation::Keys(_) => {
-                (self.length, 0)
-            }
+            Translation::Physical
+            | Translation::Pages(_)
+            | Translation::Keys(_)
+            | Translation::Device(_) => (self.length, 0),
         };
         self.entries()
             .iter()
@@ -232,7 +244,7 @@ impl Mkey {
         match &self.translation {
             Translation::Keys(table) => table.entries(),
             Translation::EqualKeys(table) => table,
-            Translation::Physical | Translation::Pages(_) => &[],
+            Translation::Physical | Translation::Pages(_) | Translation::Device(_) => &[],
         }
     }
 
@@ -277,13 +289,20 @@ pub fn release_targets(keys: &mut Table<Mkey>, held: &[u32]) {
     }
 }
 
-/// A piece of an access, in DMA addresses.
+/// A piece of an access, in DMA addresses, or in bytes of the BAR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// First address.
     pub iova: u64,
     /// Bytes.
     pub bytes: u64,
+}
+
+impl Piece {
+    /// Where a piece of device memory begins.
+    pub(crate) fn bar_offset(self) -> usize {
+        usize::try_from(self.iova).unwrap_or(usize::MAX)
+    }
 }
 
 /// An access through a key.
@@ -313,7 +332,8 @@ pub struct KeyRules {
 /// Limit of table entries that one access follows: twice the longest table.
 const MOST_STEPS: u32 = 1 << 17;
 
-/// Checks an access and translates it; appends the pieces to a list.
+/// Checks an access and translates it; appends the pieces to a list. Device memory is reached by its own keys alone.
+/// Inferred: Linux makes no indirect key of them.
 ///
 /// # Errors
 /// [`KeyError`]: the first check that fails, of the key or of one behind it.
@@ -322,7 +342,7 @@ pub(crate) fn resolve(
     rules: KeyRules,
     access: Use,
     pieces: &mut Vec<Piece>,
-) -> Result<(), KeyError> {
+) -> Result<Memory, KeyError> {
     let mut walk = Walk {
         keys,
         rules,
@@ -342,7 +362,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn through(&mut self, access: Use, depth: u32) -> Result<(), KeyError> {
+    fn through(&mut self, access: Use, depth: u32) -> Result<Memory, KeyError> {
         let Use {
             key,
             scope,
@@ -357,7 +377,7 @@ impl Walk<'_> {
                 return Err(KeyError::Reserved);
             }
             push(self.out, va, bytes);
-            return Ok(());
+            return Ok(Memory::Host);
         }
         let mkey = usable(self.keys, key, scope)?;
         if !mkey.access.grants(scope, write) {
@@ -367,7 +387,7 @@ impl Walk<'_> {
             return Err(range);
         }
         if bytes == 0 {
-            return Ok(());
+            return Ok(Memory::Host);
         }
         match &mkey.translation {
             Translation::Physical => push(self.out, va, bytes),
@@ -381,8 +401,13 @@ impl Walk<'_> {
                 let from = va.checked_sub(mkey.start & !(size - 1)).ok_or(range)?;
                 self.equal_ranges(access, depth, (table, size), from)?;
             }
+            Translation::Device(_) if depth > 0 => return Err(KeyError::Access { key }),
+            Translation::Device(first) => {
+                push(self.out, first.saturating_add(va), bytes);
+                return Ok(Memory::Device);
+            }
         }
-        Ok(())
+        Ok(Memory::Host)
     }
 
     /// Follows an access from byte `from` of the ranges on.
@@ -459,7 +484,7 @@ impl Walk<'_> {
             bytes,
             write: access.write,
         };
-        self.through(inner, depth + 1)
+        self.through(inner, depth + 1).map(drop)
     }
 }
 

@@ -15,6 +15,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use thiserror::Error;
+
 use crate::card::{Card, PauseCounters};
 use crate::link::Port as Side;
 use crate::switch::classify::{PRIORITIES, make_capable, roce_v2};
@@ -23,6 +25,25 @@ use crate::switch::{Switch, Unknown, pfc};
 
 /// Bytes queued in a priority at which queue pairs of that priority wait: a few of the largest packets.
 const PORT_BYTES: usize = 32 << 10;
+
+/// Reason for which a cable cannot be connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum NotConnected {
+    /// An end does not exist or has a cable already, or neither end is a switch.
+    #[error("no such port, or it has a cable already, or neither end is a switch")]
+    Port,
+    /// An Ethernet switch does not forward InfiniBand.
+    #[error("an InfiniBand port cannot be on an Ethernet switch")]
+    InfiniBand,
+    /// An InfiniBand switch does not forward Ethernet.
+    #[error("an Ethernet port cannot be on an InfiniBand switch")]
+    Ethernet,
+    /// Switches would form a loop, and one of them floods.
+    #[error(
+        "in a loop of switches a flood would never end: make all of them drop frames to unknown addresses, or leave the loop open"
+    )]
+    Circle,
+}
 
 /// One end of a cable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,6 +191,7 @@ impl Network {
                 priority
             }
         };
+        port.egress.set_classes(&qos.traffic);
         port.egress.push(priority, frame, None);
         port.go_on(now, sent);
     }

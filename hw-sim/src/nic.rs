@@ -13,7 +13,8 @@ use crate::card::CardEvent;
 use crate::card::seat::Seat;
 use crate::cmd::slots::CommandInterface;
 use crate::config_space::{ConfigEffect, ConfigSpace};
-use crate::env::{Doorbell, Env, Timer, nanoseconds};
+use crate::device_memory::window;
+use crate::env::{Doorbell, Env, Timer};
 use crate::eq::{EQE_BYTES, Target};
 use crate::fault::{Fault, FaultPlan};
 use crate::init_segment::{Boot, InitSegment, NIC_DISABLED, NIC_FULL_DRIVER, RegisterEffect};
@@ -24,6 +25,7 @@ use crate::pages::FirmwarePages;
 use crate::profile::Profile;
 use crate::qp::Qp;
 use crate::report::{Asked, FunctionReport, Refused};
+use crate::time::nanoseconds;
 use driver::{Interrupt, Notices, SharedMemory};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -283,6 +285,16 @@ impl Nic {
             self.bar.fill(at, bytes.len(), 0xff);
             return;
         }
+        if window(&self.profile, &self.caps.general).contains(&offset) {
+            let memory = &self.objects.device_memory;
+            if !memory.covers(offset, bytes.len() as u64) {
+                self.driver_bug(
+                    env,
+                    format!("write to device memory at {offset:#x}, which nobody has taken"),
+                );
+            }
+            return;
+        }
         if offset >= crate::init_segment::SEGMENT_BYTES && !self.init.is_silent() {
             let mut value = [0; 8];
             value[..bytes.len()].copy_from_slice(bytes);
@@ -496,6 +508,9 @@ impl Nic {
             | Fault::CommandDelay { .. }
             | Fault::PageStarvation { .. }
             | Fault::LostInterrupts(_)
+            | Fault::LostDoorbells { .. }
+            | Fault::StuckQueues { .. }
+            | Fault::LostCompletions { .. }
             | Fault::Later { .. }
             | Fault::Growth { .. } => {}
         }

@@ -6,6 +6,7 @@
 
 use crate::capabilities::Capabilities;
 use crate::cq::Cq;
+use crate::device_memory::{self, DeviceMemory};
 use crate::eq::Eq;
 use crate::eth::{EthObjects, FIRST_SQN};
 use crate::mcg::Groups;
@@ -93,6 +94,8 @@ pub struct Objects {
     pub umems: Table<Umem>,
     /// Multicast groups.
     pub groups: Groups,
+    /// What is taken of the device's own memory.
+    pub device_memory: DeviceMemory,
 }
 
 impl Objects {
@@ -100,7 +103,9 @@ impl Objects {
     pub fn new(profile: &Profile, caps: &Capabilities) -> Self {
         const LAST: u32 = 0x00ff_ffff;
         let general = &caps.general;
-        let last_uar = u32::try_from(profile.bar_bytes >> 12).unwrap_or(u32::MAX) - 1;
+        // Device memory is behind the doorbell pages.
+        let pages = device_memory::window(profile, general).start >> 12;
+        let last_uar = u32::try_from(pages).unwrap_or(u32::MAX) - 1;
         let some = |log: u32| 1_u32.checked_shl(log).unwrap_or(u32::MAX);
         Self {
             uars: Table::new("UAR", FIRST_UAR, last_uar, LAST),
@@ -130,6 +135,7 @@ impl Objects {
             ),
             umems: Table::new("UMEM", 0x41, LAST, some(general.log_max_umem())),
             groups: Groups::default(),
+            device_memory: DeviceMemory::default(),
         }
     }
 
@@ -149,6 +155,7 @@ impl Objects {
             (self.uctxs.kind(), self.uctxs.len()),
             (self.umems.kind(), self.umems.len()),
             ("multicast group", self.groups.len()),
+            (DeviceMemory::KIND, self.device_memory.len()),
         ]
         .into_iter()
         .chain(self.eth.census())
@@ -174,6 +181,7 @@ impl Objects {
         self.uctxs.clear();
         self.umems.clear();
         self.groups.clear();
+        self.device_memory.clear();
     }
 
     /// Sets the owner of objects that the next commands create.

@@ -1,12 +1,10 @@
 //! Switches of a [`Sim`]: connecting cables to them, and reading queues and counters.
 
-use thiserror::Error;
-
 use crate::card::seat::Seat;
 use crate::card::{CongestionCounters, PauseCounters, PortQos};
 use crate::device::{LinkId, Sim, SimFunction};
 use crate::link::LinkFaults;
-use crate::network::End;
+use crate::network::{End, NotConnected};
 use crate::profile::PortType;
 use crate::record::{CableEnd, Record};
 use crate::switch::{PortCounters, SwitchConfig, SwitchError};
@@ -32,25 +30,6 @@ impl Connector<'_> {
             Self::Port(SwitchId(switch), port) => CableEnd::Port { switch, port },
         }
     }
-}
-
-/// Reason for which a cable cannot be connected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum NotConnected {
-    /// An end does not exist or has a cable already, or neither end is a switch.
-    #[error("no such port, or it has a cable already, or neither end is a switch")]
-    Port,
-    /// An Ethernet switch does not forward InfiniBand.
-    #[error("an InfiniBand port cannot be on an Ethernet switch")]
-    InfiniBand,
-    /// An InfiniBand switch does not forward Ethernet.
-    #[error("an Ethernet port cannot be on an InfiniBand switch")]
-    Ethernet,
-    /// Switches would form a loop, and one of them floods.
-    #[error(
-        "in a loop of switches a flood would never end: make all of them drop frames to unknown addresses, or leave the loop open"
-    )]
-    Circle,
 }
 
 /// An InfiniBand switch of a [`Sim`].

@@ -179,6 +179,10 @@ impl Nic {
             self.index,
             format_args!("send doorbell qp {qpn:#x} {value:02x?}"),
         );
+        if self.faults.loses_doorbell() {
+            return;
+        }
+        self.faults.doorbell_heard();
         if let Some(slot) = self.objects.eth.sqs.get(qpn) {
             if slot.uar == page {
                 self.with_sq(env, qpn, |sq, view| sq.doorbell(value, view));

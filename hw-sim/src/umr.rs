@@ -297,7 +297,7 @@ fn translation(
         .ok_or(range)?;
     let entries = bytes.as_chunks::<OCTOWORD>().0;
     match &mkey.translation {
-        Translation::Physical => Err(KeyError::Unsupported),
+        Translation::Physical | Translation::Device(_) => Err(KeyError::Unsupported),
         Translation::Pages(_) => {
             let pages = bytes.as_chunks::<8>().0;
             let pages = pages.iter().map(|&page| u64::from_be_bytes(page)).collect();

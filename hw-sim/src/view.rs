@@ -6,7 +6,7 @@ use crate::eq::COUNTER_MASK;
 use crate::host::{DmaFault, GidEntry, Host, KeyError, KeyScope, SrqWqe, UmrRequest, XrcTarget};
 use crate::init_segment::device_ticks;
 use crate::iommu::Who;
-use crate::mkey::{KEY_MEMORY, Mkey, Piece, Use, resolve};
+use crate::mkey::{KEY_MEMORY, Memory, Mkey, Piece, Use, resolve};
 use crate::nic::Nic;
 use crate::objects::Table;
 use crate::profile::{Habits, PortType};
@@ -122,7 +122,7 @@ impl View<'_> {
         va: u64,
         bytes: u64,
         write: bool,
-    ) -> Result<Vec<Piece>, KeyError> {
+    ) -> Result<(Vec<Piece>, Memory), KeyError> {
         let access = Use {
             key,
             scope,
@@ -133,13 +133,13 @@ impl View<'_> {
         let mut pieces = std::mem::take(&mut self.nic.pieces);
         pieces.clear();
         let (keys, rules) = (&self.nic.objects.mkeys, self.nic.key_rules());
-        resolve(keys, rules, access, &mut pieces)?;
+        let memory = resolve(keys, rules, access, &mut pieces)?;
         // A reader's buffer has arbitrary contents, all of which must be overwritten.
         let found: u64 = pieces.iter().map(|piece| piece.bytes).sum();
         if found != bytes {
             return Err(KeyError::Range { key, va, bytes });
         }
-        Ok(pieces)
+        Ok((pieces, memory))
     }
 
     /// Writes a CQE, and the first half of one of 128 bytes.
@@ -154,6 +154,11 @@ impl View<'_> {
         }
         let mut bytes = [0; 64];
         bytes.copy_from_slice(cqe.as_bytes());
+        if self.nic.faults.loses_completion() {
+            self.env
+                .note(self.nic.index, format_args!("cqe cq={cqn:#x} lost"));
+            return;
+        }
         let Some(cq) = self.nic.objects.cqs.get_mut(cqn) else {
             // References keep a CQ alive as long as a queue pair names it.
             self.env.note(
@@ -213,10 +218,14 @@ impl Host for View<'_> {
         out: &mut [u8],
     ) -> Result<(), KeyError> {
         let mut rest = out;
-        let pieces = self.pieces(key, scope, va, rest.len() as u64, false)?;
+        let (pieces, memory) = self.pieces(key, scope, va, rest.len() as u64, false)?;
         for piece in &pieces {
             let (now, later) = rest.split_at_mut(usize::try_from(piece.bytes).unwrap_or(0));
-            self.nic.iommu.read(piece.iova, now, Who::Key(key))?;
+            match memory {
+                Memory::Host => self.nic.iommu.read(piece.iova, now, Who::Key(key))?,
+                // PANIC: a key of device memory lies inside of the BAR.
+                Memory::Device => self.nic.bar.read_bytes(piece.bar_offset(), now),
+            }
             rest = later;
         }
         self.nic.pieces = pieces;
@@ -231,10 +240,14 @@ impl Host for View<'_> {
         data: &[u8],
     ) -> Result<(), KeyError> {
         let mut rest = data;
-        let pieces = self.pieces(key, scope, va, rest.len() as u64, true)?;
+        let (pieces, memory) = self.pieces(key, scope, va, rest.len() as u64, true)?;
         for piece in &pieces {
             let (now, later) = rest.split_at(usize::try_from(piece.bytes).unwrap_or(0));
-            self.nic.iommu.write(piece.iova, now, Who::Key(key))?;
+            match memory {
+                Memory::Host => self.nic.iommu.write(piece.iova, now, Who::Key(key))?,
+                // PANIC: as above.
+                Memory::Device => self.nic.bar.write_bytes(piece.bar_offset(), now),
+            }
             rest = later;
         }
         self.nic.pieces = pieces;
@@ -249,7 +262,7 @@ impl Host for View<'_> {
         bytes: u64,
         write: bool,
     ) -> Result<(), KeyError> {
-        self.nic.pieces = self.pieces(key, scope, va, bytes, write)?;
+        (self.nic.pieces, _) = self.pieces(key, scope, va, bytes, write)?;
         Ok(())
     }
 

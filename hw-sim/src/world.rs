@@ -20,7 +20,7 @@ use crate::card::seat::{PHYSICAL, Place, Seat};
 use crate::card::switch::Lost;
 use crate::env::{Doorbell, Env, Timer};
 use crate::link::{Link, LinkFaults, Port as LinkPort};
-use crate::network::{End, Network, Sent, switch_mac};
+use crate::network::{End, Network, NotConnected, Sent, switch_mac};
 use crate::nic::Nic;
 use crate::pcap::{Capture, CaptureError};
 use crate::profile::{PortType, Profile};
@@ -29,7 +29,6 @@ use crate::record::recorder::{self, Tape};
 use crate::subnet::is_of_management_lane;
 use crate::subnet::switch::SubnetSwitch;
 use crate::switch::{Switch, SwitchConfig, SwitchError};
-use crate::switched::NotConnected;
 use crate::wire::{LrhPacket, seal};
 use rand::RngCore;
 use std::borrow::Cow;
@@ -504,7 +503,7 @@ impl World {
         if let Some(slot) = function.objects.qps.get_mut(qpn) {
             slot.queued = false;
         }
-        if function.alive() {
+        if function.alive() && !function.faults.is_stuck() {
             function.with_qp(&mut self.env, qpn, |qp, view| qp.run(view));
         }
     }
@@ -800,6 +799,7 @@ impl World {
                 Timer::Booted => self.nics[nic].tick(now),
                 Timer::Command(slot) => self.nics[nic].execute_command(&mut self.env, slot),
                 Timer::Trained => self.env.settle(self.nics[nic].seat),
+                Timer::Retrain => self.retrain(nic),
             }
             return true;
         }

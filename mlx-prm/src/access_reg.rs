@@ -22,6 +22,10 @@ codes! {
     pub struct RegisterId(u16) {
         /// Trust state: the frame field that selects a port's priority.
         QPTS = 0x4002,
+        /// Groups, shares and limits of traffic classes.
+        QETCR = 0x4005,
+        /// Traffic class of each priority.
+        QTCT = 0x400a,
         /// Priority of each code point.
         QPDPM = 0x4013,
         /// InfiniBand port capability mask.

@@ -37,6 +37,9 @@ codes! {
         QUERY_SPECIAL_CONTEXTS = 0x203,
         /// ODP only.
         PAGE_FAULT_RESUME = 0x204,
+        /// Device memory.
+        ALLOC_MEMIC = 0x205,
+        DEALLOC_MEMIC = 0x206,
         CREATE_EQ = 0x301,
         DESTROY_EQ = 0x302,
         QUERY_EQ = 0x303,

@@ -12,54 +12,87 @@ use hw_mlx::{HcaConfig, MlxError, Participation};
 use hw_sim::{Fault, Profile, Sim, SimConfig, SimFunction};
 use mlx_prm::CmdStatus;
 
-type Shape = fn(&mut Profile);
+/// Changes a device.
+pub(crate) type Shape = fn(&mut Profile);
 
-/// Capabilities that may be missing, and what is said of each.
-const MISSING: [(&str, Shape); 9] = [
-    ("eth_net_offloads is 0", |profile| {
+/// A capability that the part in the network needs.
+pub(crate) struct Missing {
+    /// What a device without it has instead.
+    pub name: &'static str,
+    /// What is said of it.
+    pub why: &'static str,
+    pub shape: Shape,
+}
+
+const fn missing(name: &'static str, why: &'static str, shape: Shape) -> Missing {
+    Missing { name, why, shape }
+}
+
+/// All of them; each generation is tried without each of them, too (`profiles::matrix`).
+pub(crate) const MISSING: [Missing; 9] = [
+    missing("no Ethernet queues", "eth_net_offloads is 0", |profile| {
         profile.general.set(|caps| {
             caps.set_eth_net_offloads(false);
         });
     }),
-    ("nic_flow_table is 0", |profile| {
+    missing("no flow tables", "nic_flow_table is 0", |profile| {
         profile.general.set(|caps| {
             caps.set_nic_flow_table(false);
         });
     }),
-    ("log_max_wq_sz is less than the rings need", |profile| {
-        profile.general.set(|caps| {
-            caps.set_log_max_wq_sz(5);
-        });
-    }),
-    (
-        "3 multicast groups, of which the vport's list holds 1",
+    missing(
+        "work queues of 32 entries",
+        "log_max_wq_sz is less than the rings need",
+        |profile| {
+            profile.general.set(|caps| {
+                caps.set_log_max_wq_sz(5);
+            });
+        },
+    ),
+    missing(
+        "lists of one multicast address",
+        "of which the vport's list holds 1",
         |profile| {
             profile.general.set(|caps| {
                 caps.set_log_max_current_mc_list(0);
             });
         },
     ),
-    ("ft_support is 0", |profile| {
-        profile.flow_table.set(|caps| {
-            caps.flow_table_properties_nic_receive_mut()
-                .set_ft_support(false);
-        });
-    }),
-    ("log_max_ft_size is less than 3", |profile| {
-        profile.flow_table.set(|caps| {
-            caps.flow_table_properties_nic_receive_mut()
-                .set_log_max_ft_size(2);
-        });
-    }),
-    ("outer_dmac cannot be compared", |profile| {
-        fields(profile, false, true, true)
-    }),
-    ("outer_ether_type cannot be compared", |profile| {
-        fields(profile, true, false, true);
-    }),
-    ("outer_ip_protocol cannot be compared", |profile| {
-        fields(profile, true, true, false);
-    }),
+    missing(
+        "no flow tables of the receive side",
+        "ft_support is 0",
+        |profile| {
+            profile.flow_table.set(|caps| {
+                caps.flow_table_properties_nic_receive_mut()
+                    .set_ft_support(false);
+            });
+        },
+    ),
+    missing(
+        "flow tables of 4 entries",
+        "log_max_ft_size is less than 3",
+        |profile| {
+            profile.flow_table.set(|caps| {
+                caps.flow_table_properties_nic_receive_mut()
+                    .set_log_max_ft_size(2);
+            });
+        },
+    ),
+    missing(
+        "MAC addresses are not compared",
+        "outer_dmac cannot be compared",
+        |profile| fields(profile, false, true, true),
+    ),
+    missing(
+        "Ethernet types are not compared",
+        "outer_ether_type cannot be compared",
+        |profile| fields(profile, true, false, true),
+    ),
+    missing(
+        "IP protocols are not compared",
+        "outer_ip_protocol cannot be compared",
+        |profile| fields(profile, true, true, false),
+    ),
 ];
 
 fn fields(profile: &mut Profile, dmac: bool, ether_type: bool, protocol: bool) {
@@ -121,7 +154,7 @@ fn assert_alone(sim: &Sim, function: &Arc<SimFunction>, mut provider: MlxProvide
 
 #[test]
 fn a_function_without_a_capability_of_the_network_opens_without_and_says_why() {
-    for (why, shape) in MISSING {
+    for Missing { why, shape, .. } in MISSING {
         let (sim, function) = world(shape);
         let provider = open(&function, Participation::IfPossible).expect(why);
         assert_alone(&sim, &function, provider, why);

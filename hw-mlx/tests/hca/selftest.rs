@@ -1,10 +1,8 @@
 //! The self test: passes on every generation, and names the layer that a function does not get past.
 
-use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
-use driver::{Clock, Device, Function, Interrupt, Notices, SharedMemory};
+use driver::{Device, Function};
 use hw_mlx::HcaConfig;
 use hw_mlx::selftest::{self, Failed, Layer, Passed};
 use hw_sim::{Fault, PortType, Profile, Sim, SimConfig, SimFunction};
@@ -112,97 +110,56 @@ fn a_function_whose_interrupts_are_lost_is_told_from_one_that_does_nothing() {
     assert_eq!(failed.layer, Layer::Interrupt, "{failed}");
 }
 
-/// A function on whose send doorbells nobody listens.
-struct Deaf {
-    function: Arc<SimFunction>,
-    /// Doorbells that reach it before.
-    heard: AtomicU32,
-}
-
-impl Device for Deaf {
-    fn name(&self) -> &str {
-        self.function.name()
-    }
-
-    fn config_read(&self, offset: u16, out: &mut [u8]) {
-        self.function.config_read(offset, out);
-    }
-
-    fn config_write(&self, offset: u16, data: &[u8]) {
-        self.function.config_write(offset, data);
-    }
-
-    fn bar(&self, index: u8) -> Option<SharedMemory> {
-        self.function.bar(index)
-    }
-
-    fn bar_written(&self, index: u8, offset: u64, bytes: &[u8]) {
-        // The doorbell of send queues, in every UAR page.
-        let is_doorbell = offset & 0xfff == 0x800;
-        let spend = |left: u32| left.checked_sub(1);
-        if !is_doorbell
-            || self
-                .heard
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend)
-                .is_ok()
-        {
-            self.function.bar_written(index, offset, bytes);
-        }
-    }
-
-    fn reset(&self) {
-        self.function.reset();
-    }
-
-    fn interrupt_count(&self) -> usize {
-        self.function.interrupt_count()
-    }
-
-    fn set_interrupts(&self, vectors: Vec<Interrupt>) {
-        self.function.set_interrupts(vectors);
-    }
-
-    fn dma_map(
-        &self,
-        iova: u64,
-        memory: SharedMemory,
-        offset: usize,
-        bytes: usize,
-    ) -> Result<(), String> {
-        self.function.dma_map(iova, memory, offset, bytes)
-    }
-
-    fn dma_unmap(&self, iova: u64, bytes: usize) -> Result<(), String> {
-        self.function.dma_unmap(iova, bytes)
-    }
-
-    fn iova_ranges(&self) -> Vec<RangeInclusive<u64>> {
-        self.function.iova_ranges()
-    }
-
-    fn set_notices(&self, notices: Notices) {
-        self.function.set_notices(notices);
-    }
-
-    fn clock(&self) -> Arc<dyn Clock> {
-        self.function.clock()
-    }
-}
-
+/// What is lost of a Send, of the RDMA Write behind it, and of the RDMA Read behind that.
 #[test]
-fn a_doorbell_that_does_not_reach_the_device_is_named_whichever_it_is() {
-    for (heard, said) in [
-        (0, "Send: 0 of 2 completions"),
-        (1, "RDMA Write: 0 of 1 completions"),
-        (2, "RDMA Read: 0 of 1 completions"),
+fn the_layer_in_which_something_is_lost_is_named() {
+    for (fault, layer, said) in [
+        (
+            Fault::LostDoorbells { spared: 0 },
+            Layer::Doorbell,
+            "Send: 0 of 2 completions",
+        ),
+        (
+            Fault::StuckQueues { spared: 0 },
+            Layer::Queue,
+            "Send: 0 of 2 completions",
+        ),
+        (
+            Fault::LostCompletions { spared: 0 },
+            Layer::Completion,
+            "Send: 0 of 2 completions",
+        ),
+        (
+            Fault::LostDoorbells { spared: 1 },
+            Layer::Doorbell,
+            "RDMA Write: 0 of 1 completions",
+        ),
+        (
+            Fault::LostDoorbells { spared: 2 },
+            Layer::Doorbell,
+            "RDMA Read: 0 of 1 completions",
+        ),
+        (
+            Fault::StuckQueues { spared: 1 },
+            Layer::Queue,
+            "RDMA Write: 0 of 1 completions",
+        ),
+        // The receive's entry, or the Send's.
+        (
+            Fault::LostCompletions { spared: 1 },
+            Layer::Completion,
+            "Send: 1 of 2 completions",
+        ),
+        (
+            Fault::LostCompletions { spared: 2 },
+            Layer::Completion,
+            "RDMA Write: 0 of 1 completions",
+        ),
     ] {
-        let (_sim, function) = world(Profile::default());
-        let deaf = Deaf {
-            function,
-            heard: AtomicU32::new(heard),
-        };
-        let failed = run(Arc::new(deaf), HcaConfig::new()).expect_err("nobody listens");
-        assert_eq!(failed.layer, Layer::Doorbell, "{failed}");
+        let (sim, function) = world(Profile::default());
+        sim.inject(&function, &fault);
+        let failed = test(&function).expect_err("something is lost");
+        assert_eq!(failed.layer, layer, "{failed}");
         assert!(failed.what.starts_with(said), "{failed}");
     }
 }

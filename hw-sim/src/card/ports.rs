@@ -3,9 +3,10 @@
 
 use super::seat::{PHYSICAL, Seat};
 use super::{Card, CardEvent, Interest, Vport};
-use crate::env::{Env, Timer, nanoseconds};
+use crate::env::{Env, Timer};
 use crate::port::Port;
 use crate::profile::Profile;
+use crate::time::nanoseconds;
 
 impl Env {
     /// Returns the card a function sits on.

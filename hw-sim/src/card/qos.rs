@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::dcqcn::Reaction;
 use crate::switch::classify::PRIORITIES;
-use crate::switch::{Classes, stored};
+use crate::switch::{Classes, TrafficClasses, stored};
 
 /// Settings of a port. At power-on there is neither pause nor priority, and the device answers congestion in each
 /// priority.
@@ -26,6 +26,9 @@ pub struct PortQos {
     /// The priority of each code point (register QPDPM).
     #[serde(with = "stored::code_points")]
     pub priorities: [u8; 64],
+    /// The traffic classes of priorities, and their shares of the port (registers QTCT and QETCR).
+    #[serde(default)]
+    pub traffic: TrafficClasses,
     /// Priorities of congestion control (QUERY_CONG_STATUS), a bit each: those in which a notified sender slows down;
     /// those in which a receiver notifies.
     pub congestion: (u8, u8),
@@ -51,6 +54,7 @@ impl PortQos {
         if let Some(priority) = all.find(|&&priority| usize::from(priority) >= PRIORITIES) {
             return Err(format!("there is no priority {priority}"));
         }
+        self.traffic.check()?;
         if usize::from(dscp) >= self.priorities.len() {
             return Err(format!("there is no code point {dscp}"));
         }
@@ -97,6 +101,7 @@ impl Default for PortQos {
             paused_priorities: (0, 0),
             trust: TrustState::PCP,
             priorities: [0; 64],
+            traffic: TrafficClasses::default(),
             congestion: (0xff, 0xff),
             // As a real ConnectX-5 had them (`CNP_DSCP`, `CNP_802P_PRIO`, `MIN_TIME_BETWEEN_CNPS` of mlxconfig;
             // `github.com/ironcore-dev/dpservice`, issue 26).

@@ -105,6 +105,11 @@ impl Uplink {
         self.training == Training::Done && self.switch_state != LinkState::Down
     }
 
+    /// True if the link is on its way up.
+    pub fn is_training(&self) -> bool {
+        matches!(self.training, Training::Until(_))
+    }
+
     /// Returns the longest frame that passes, in bytes without a check sequence, which frames here do not have.
     pub fn longest_frame(&self) -> usize {
         usize::from(self.mtu.saturating_sub(FCS_BYTES))

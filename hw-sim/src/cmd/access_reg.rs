@@ -4,7 +4,7 @@
 //! A register the function does not have is refused as a bad parameter. A write that changes the port sends its event
 //! after the answer.
 
-use super::{Cmd, Outcome, Refusal, module, port_counters, refuse};
+use super::{Cmd, Outcome, Refusal, module, port_counters, refuse, traffic_class};
 use crate::card::AdminState;
 use crate::profile::PortType;
 use mlx_prm::{
@@ -80,6 +80,8 @@ fn access(
         // Only a physical function has these registers: its settings govern the port's priorities.
         RegisterId::QPTS if has_priorities(cmd) => qpts(cmd, image, read),
         RegisterId::QPDPM if has_priorities(cmd) => qpdpm(cmd, image, read),
+        RegisterId::QTCT if has_classes(cmd) => traffic_class::qtct(cmd, image, read),
+        RegisterId::QETCR if has_classes(cmd) => traffic_class::qetcr(cmd, image, read),
         // The cage belongs to the physical function.
         RegisterId::PMLP if !cmd.nic.seat.is_virtual() => module::pmlp(image, read),
         RegisterId::MCIA if !cmd.nic.seat.is_virtual() => module::mcia(cmd, image, read),
@@ -253,18 +255,19 @@ fn ppcnt(cmd: &Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
 /// Pauses are as set from outside until the physical function's driver sets them. The masks of a write select what it
 /// leaves unchanged: the whole port's pause by a bit that is set, priorities by bits that are not (Linux
 /// `mlx5_set_port_pause`, `mlx5_set_port_pfc` and `mlx5_set_port_stall_watermark` in
-/// drivers/net/ethernet/mellanox/mlx5/core/port.c). A virtual function's write is accepted without effect.
+/// drivers/net/ethernet/mellanox/mlx5/core/port.c). Both may be set. Inferred: the priorities win, since a port does one
+/// or the other (IEEE 802.1Q, "Priority-based flow control"). A virtual function's write is accepted without effect.
 fn pfcc(cmd: &mut Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
     let register: Pfcc = image_of(image)?;
     own_port(register.local_port())?;
     if !read && !cmd.nic.seat.is_virtual() {
         let qos = &mut cmd.env.card_mut(cmd.nic.seat).uplink.qos;
         let chosen = |keeps, before, after| if keeps { before } else { after };
-        let pause = (
+        qos.pause = (
             chosen(register.pptx_mask_n(), qos.pause.0, register.pptx()),
             chosen(register.pprx_mask_n(), qos.pause.1, register.pprx()),
         );
-        let paused_priorities = (
+        qos.paused_priorities = (
             masked(
                 qos.paused_priorities.0,
                 register.pfctx(),
@@ -276,15 +279,6 @@ fn pfcc(cmd: &mut Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal>
                 register.prio_mask_rx(),
             ),
         );
-        // Inferred: a port does one or the other (IEEE 802.1Q, "Priority-based flow control").
-        if pause != (false, false) && paused_priorities != (0, 0) {
-            return Err(refuse!(
-                BAD_PARAM,
-                "pause of the port and of its priorities",
-                "{paused_priorities:x?}"
-            ));
-        }
-        (qos.pause, qos.paused_priorities) = (pause, paused_priorities);
     }
     let qos = &cmd.env.card(cmd.nic.seat).uplink.qos;
     let mut out = Pfcc::new();
@@ -305,6 +299,10 @@ fn masked(before: u8, after: u32, mask: u32) -> u8 {
 
 fn has_priorities(cmd: &Cmd<'_>) -> bool {
     cmd.nic.profile.port_type == PortType::Ethernet && !cmd.nic.seat.is_virtual()
+}
+
+fn has_classes(cmd: &Cmd<'_>) -> bool {
+    has_priorities(cmd) && cmd.nic.caps.general.ets()
 }
 
 fn qpts(cmd: &Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {

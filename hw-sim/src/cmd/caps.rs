@@ -10,6 +10,7 @@ use super::function::{own_turn, virtual_function};
 use super::{Cmd, Outcome, Refusal, output, refuse};
 use crate::card::CardEvent;
 use crate::card::seat::{PHYSICAL, Seat};
+use crate::device_memory;
 use crate::nic::Stage;
 use crate::profile::Page;
 use mlx_prm::{
@@ -92,6 +93,12 @@ pub(super) fn query_hca_cap(cmd: &mut Cmd<'_>) -> Outcome {
             profile.eswitch_flow_table.as_bytes().to_vec()
         }
         CapType::ESWITCH if caps.general.eswitch_manager() => profile.eswitch.as_bytes().to_vec(),
+        CapType::DEV_MEM if caps.general.device_memory() => {
+            let window = device_memory::window(profile, &caps.general);
+            device_memory::page(&window).as_bytes().to_vec()
+        }
+        // Neither packet pacing nor scheduling elements.
+        CapType::QOS if caps.general.qos() => Vec::new(),
         // The function has none. Inferred: a device that has the page reports it there; rdma-core's tests look
         // nowhere else.
         CapType::DEV_MEM | CapType::QOS if caps.general.log_max_uctx() > 0 => Vec::new(),

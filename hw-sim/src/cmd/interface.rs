@@ -14,12 +14,12 @@
 use super::slots::{ENTRY_BYTES, Running, SLOTS, Waiting};
 use super::{Answer, dispatch};
 use crate::card::CardEvent;
-use crate::env::nanoseconds;
 use crate::env::{Env, Timer};
 use crate::fault::CommandFault;
 use crate::init_segment::{LOG_CMDQ_STRIDE, NIC_FULL_DRIVER};
 use crate::iommu::Who;
 use crate::nic::Nic;
+use crate::time::nanoseconds;
 use mlx_prm::{
     CmdMailbox, CmdQueueEntry, CmdStatus, DeliveryStatus, Eqe, EventType, HealthSyndrome,
     INLINE_BYTES, MAILBOX_BYTES, Opcode, TRANSPORT_PCIE,

@@ -13,6 +13,7 @@ const MODE_PA: u32 = 0;
 const MODE_MTT: u32 = 1;
 const MODE_KLM: u32 = 2;
 const MODE_KSM: u32 = 3;
+const MODE_MEMIC: u32 = 5;
 /// Bytes of a translation octoword: two pages or one KLM.
 const OCTOWORD: u64 = 16;
 /// Smallest page of a translation table.
@@ -30,6 +31,13 @@ pub(super) fn create_mkey(cmd: &mut Cmd<'_>) -> Outcome {
     }
     check_context(cmd, context, input.pg_access())?;
     let translation = translation(cmd, &input)?;
+    let device_memory = match translation {
+        Translation::Device(first) => Some(first),
+        Translation::Physical
+        | Translation::Pages(_)
+        | Translation::Keys(_)
+        | Translation::EqualKeys(_) => None,
+    };
     let objects = &mut cmd.nic.objects;
     let pd = context.pd();
     if !objects.pds.contains(pd) {
@@ -50,7 +58,11 @@ pub(super) fn create_mkey(cmd: &mut Cmd<'_>) -> Outcome {
         },
         pd,
         qpn: context.qpn(),
-        start: context.start_addr(),
+        // Addresses of device memory count from 0 (Linux takes such regions with IB_ZERO_BASED alone).
+        start: match device_memory {
+            Some(_) => 0,
+            None => context.start_addr(),
+        },
         length: context.len(),
         unlimited: context.length64(),
         log_page: context.log_page_size(),
@@ -69,6 +81,16 @@ pub(super) fn create_mkey(cmd: &mut Cmd<'_>) -> Outcome {
         ));
     }
     let index = objects.mkeys.reserve()?;
+    if let Some(first) = device_memory
+        && !objects.device_memory.hold(first, context.len())
+    {
+        return Err(refuse!(
+            BAD_RESOURCE,
+            "no such device memory",
+            "{first:#x}+{:#x}",
+            context.len()
+        ));
+    }
     objects.pds.hold(pd)?;
     objects.mkeys.insert(index, mkey);
     objects.key_memory += bytes;
@@ -78,16 +100,17 @@ pub(super) fn create_mkey(cmd: &mut Cmd<'_>) -> Outcome {
     output(&out)
 }
 
+/// Returns the access mode from its two fields.
+fn access_mode(context: &Mkc) -> u32 {
+    context.access_mode_4_2() << 2 | context.access_mode_1_0()
+}
+
 /// Checks the parts of a context that do not depend on the translation table.
 fn check_context(cmd: &Cmd<'_>, context: &Mkc, pg_access: bool) -> Result<(), Refusal> {
     let caps = &cmd.nic.caps.general;
-    if context.access_mode_4_2() != 0 {
-        return Err(refuse!(
-            BAD_PARAM,
-            "access mode",
-            "{:#x}",
-            context.access_mode_4_2() << 2
-        ));
+    let mode = access_mode(context);
+    if mode > MODE_KSM && (mode != MODE_MEMIC || !caps.device_memory()) {
+        return Err(refuse!(BAD_PARAM, "access mode", "{mode:#x}"));
     }
     let ordering = context.relaxed_ordering_write() && !caps.relaxed_ordering_write()
         || context.relaxed_ordering_read() && !caps.relaxed_ordering_read();
@@ -139,7 +162,17 @@ fn translation(cmd: &Cmd<'_>, input: &CreateMkeyIn) -> Result<Translation, Refus
         .unwrap_or(usize::MAX)
         .saturating_mul(2);
     let words = cmd.list(PAGE_LIST, count)?;
-    match context.access_mode_1_0() {
+    match access_mode(context) {
+        MODE_MEMIC if octowords != 0 || context.length64() || context.umr_en() => {
+            // A change of its range by UMR would leave what was taken.
+            Err(refuse!(
+                BAD_PARAM,
+                "key of device memory with a table, without an end, or for UMR"
+            ))
+        }
+        MODE_MEMIC => cmd
+            .of_the_driver(true, "key of device memory")
+            .map(|()| Translation::Device(context.start_addr())),
         MODE_PA if octowords != 0 => Err(refuse!(BAD_PARAM, "translation table of a PA key")),
         MODE_PA => cmd
             .of_the_driver(true, "PA key")
@@ -245,6 +278,9 @@ pub(super) fn destroy_mkey(cmd: &mut Cmd<'_>) -> Outcome {
     objects.key_memory -= key.memory();
     release_targets(&mut objects.mkeys, &key.held);
     objects.pds.release(key.pd);
+    if let Translation::Device(first) = key.translation {
+        objects.device_memory.release(first);
+    }
     output(&DestroyMkeyOut::new())
 }
 
@@ -254,7 +290,12 @@ pub(super) fn query_mkey(cmd: &mut Cmd<'_>) -> Outcome {
         return Err(refuse!(BAD_RESOURCE, "no such key", "{index:#x}"));
     };
     let mut entries = [0; 32];
+    let mut start = key.start;
     let mode = match &key.translation {
+        Translation::Device(first) => {
+            start = *first;
+            MODE_MEMIC
+        }
         Translation::Physical => MODE_PA,
         Translation::Pages(table) => {
             for (out, entry) in entries.chunks_exact_mut(8).zip(table) {
@@ -274,13 +315,14 @@ pub(super) fn query_mkey(cmd: &mut Cmd<'_>) -> Outcome {
         .set_rr(key.access.remote_read)
         .set_lw(key.access.local_write)
         .set_lr(key.access.local_read)
-        .set_access_mode_1_0(mode)
+        .set_access_mode_1_0(mode & 3)
+        .set_access_mode_4_2(mode >> 2)
         .set_qpn(key.qpn)
         .set_mkey_7_0(u32::from(key.variant))
         .set_length64(key.unlimited)
         .set_en_rinval(key.remote_invalidate)
         .set_pd(key.pd)
-        .set_start_addr(key.start)
+        .set_start_addr(start)
         .set_len(key.length)
         .set_translations_octword_size(key.octowords)
         .set_log_page_size(key.log_page);

@@ -2,7 +2,7 @@
 //! [`crate::qp`].
 
 use super::umem::QueuePlace;
-use super::{Cmd, Outcome, PAGE_LIST, Refusal, output, refuse};
+use super::{Cmd, Outcome, PAGE_LIST, Refusal, output, refuse, ts_format};
 use crate::object_tables::QpRefs;
 use crate::objects::Table;
 use crate::profile::PortType;
@@ -34,6 +34,7 @@ pub(super) fn create_qp(cmd: &mut Cmd<'_>) -> Outcome {
         ));
     }
     let service = service_type(cmd, context)?;
+    ts_format::of_queue_pair(cmd.nic.caps.roce.qp_ts_format(), context.ts_format())?;
     of_the_driver(cmd, context, service)?;
     let refs = references(cmd, context, service)?;
     sizes(cmd, context)?;

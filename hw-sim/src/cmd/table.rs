@@ -1,9 +1,9 @@
 //! The table of commands.
 
 use super::{
-    Cmd, Outcome, access_reg, caps, congestion, cq, eq, eswitch, flow, flow_counter, function,
-    hca_vport, mad_ifc, mcg, mkey, qp, read_padded, resources, rq, rqt, sq, srq, tir, tis, uctx,
-    umem, vport, xrc_srq,
+    Cmd, Outcome, access_reg, caps, congestion, cq, device_memory, eq, eswitch, flow, flow_counter,
+    function, hca_vport, mad_ifc, mcg, mkey, qp, read_padded, resources, rq, rqt, sq, srq, tir,
+    tis, uctx, umem, vport, xrc_srq,
 };
 use mlx_prm::{self as prm, Command, Opcode};
 
@@ -152,6 +152,8 @@ static TABLE: &[Entry] = &[
     Entry::new::<prm::DestroyCqIn>(INITIALISED, cq::destroy_cq),
     Entry::new::<prm::QueryCqIn>(INITIALISED, cq::query_cq),
     Entry::new::<prm::ModifyCqIn>(INITIALISED, cq::modify_cq).op_mods(OpMods::UpTo(1)),
+    Entry::new::<prm::AllocMemicIn>(INITIALISED, device_memory::alloc_memic),
+    Entry::new::<prm::DeallocMemicIn>(INITIALISED, device_memory::dealloc_memic),
     Entry::new::<prm::CreateMkeyIn>(INITIALISED, mkey::create_mkey).creates(),
     Entry::new::<prm::QueryMkeyIn>(INITIALISED, mkey::query_mkey),
     Entry::new::<prm::DestroyMkeyIn>(INITIALISED, mkey::destroy_mkey),

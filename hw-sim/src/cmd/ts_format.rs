@@ -10,7 +10,7 @@ use super::{Refusal, refuse};
 const FREE_RUNNING: u32 = 0;
 const DEFAULT: u32 = 1;
 const REAL_TIME: u32 = 2;
-/// Values of the capabilities `sq_ts_format` and `rq_ts_format`.
+/// Values of the capabilities `sq_ts_format`, `rq_ts_format` and, of the RoCE page, `qp_ts_format`.
 const ONLY_FREE_RUNNING: u32 = 0;
 const ONLY_REAL_TIME: u32 = 1;
 const BOTH: u32 = 2;
@@ -52,5 +52,20 @@ pub(super) fn of_receive_queue(capability: u32, format: u32) -> Result<(), Refus
         BAD_PARAM,
         "RQ with time stamps of a clock that is not there",
         "ts_format {format}, rq_ts_format {capability}"
+    ))
+}
+
+/// Refuses a queue pair whose time stamps would be of a clock that the device does not have.
+///
+/// # Errors
+/// BAD_PARAM. Inferred: that of a send queue is recorded.
+pub(super) fn of_queue_pair(capability: u32, format: u32) -> Result<(), Refusal> {
+    if has(capability, format) {
+        return Ok(());
+    }
+    Err(refuse!(
+        BAD_PARAM,
+        "QP with time stamps of a clock that is not there",
+        "ts_format {format}, qp_ts_format {capability}"
     ))
 }

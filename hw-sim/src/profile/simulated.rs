@@ -83,6 +83,9 @@ const GENERAL: &[&str] = &[
     "disable_local_lb_mc",
     "nic_receive_steering_discard",
     "mcam_reg",
+    "ets",
+    "qos",
+    "device_memory",
     // Transport.
     "rc",
     "uc",
@@ -99,6 +102,7 @@ const GENERAL: &[&str] = &[
     "cq_moderation",
     "cq_eq_remap",
     "sctr_data_cqe",
+    "cqe_128_always",
     "block_lb_mc",
     "imaicl",
     "pg",

@@ -169,9 +169,9 @@ fn a_connectx_5_is_not_a_connectx_4_lx() {
 #[test]
 fn a_feature_without_an_implementation_is_stated_but_not_reported() {
     let document = Profile::document("connectx-6-dx").expect("a generation");
-    assert!(document.statement("general", "qos").is_some());
+    assert!(document.statement("general", "dct").is_some());
     let dx = Profile::generation("connectx-6-dx").expect("a generation");
-    assert!(!dx.general.max.qos() && !dx.general.max.device_memory());
+    assert!(!dx.general.max.dct() && !dx.general.max.striding_rq());
     let recorded = Profile::generation("connectx-4-lx-14.12").expect("a generation");
     assert!(recorded.general.max.striding_rq() && recorded.general.max.bf());
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use super::Qp;
 use crate::dcqcn::{Reaction, ReactionPoint};
-use crate::env::nanoseconds;
 use crate::host::Host;
+use crate::time::nanoseconds;
 use crate::wire::{Network, Vlan, emit_cnp, ethernet};
 
 /// Parameters of a receiver's notifications.

@@ -4,13 +4,13 @@ use mlx_prm::{Eqe, EventType, MadClass, MadMethod, PerformanceMad, PortChange, S
 
 use super::directed::{self, Step};
 use super::mad::IEEE_MELLANOX;
-use super::packet::{SMI_QPN, datagram, is_of_management_lane, lrh, reply};
+use super::packet::{SMI_QPN, datagram, is_of_management_lane, lrh, reply, wrong_lane};
 use super::pma::{self, Counted};
 use super::sma::{self, Node};
 use super::{Changes, Link, PortState};
 use crate::card::AdminState;
 use crate::card::seat::Seat;
-use crate::env::Env;
+use crate::env::{Env, Timer};
 use crate::nic::Nic;
 use crate::wire::{LrhPacket, Packet};
 
@@ -19,11 +19,23 @@ const PORT: u8 = 1;
 /// NodeInfo: a channel adapter.
 const CHANNEL_ADAPTER: u8 = 1;
 
+/// From a Set that takes a link down to the end of the link: its answer has left by then. Inferred: managers get one.
+const ANSWERED_NS: u64 = 1_000_000;
+
 impl Env {
+    /// The link of a card's port goes down at both ends when the answer to the Set that wants it has left, and trains
+    /// again.
+    pub(crate) fn retrain_soon(&mut self, seat: Seat) {
+        if let Some(function) = self.manager(seat) {
+            let due = self.now.saturating_add(ANSWERED_NS);
+            self.schedule(due, function, Timer::Retrain);
+        }
+    }
+
     /// The link of a function's port.
     pub fn link(&self, seat: Seat) -> Link {
         let uplink = &self.card(seat).uplink;
-        match (self.is_up(seat), uplink.light) {
+        match (self.is_up(seat), uplink.light && !uplink.is_training()) {
             (true, _) => Link::Up,
             (false, true) => Link::Disabled,
             (false, false) => Link::Dark,
@@ -42,6 +54,10 @@ impl Nic {
     pub(crate) fn lane_is_open(&mut self, env: &mut Env, frame: &[u8]) -> bool {
         if LrhPacket::new_checked(frame).is_err() {
             self.count_drop(env, "no LRH");
+            return false;
+        }
+        if let Some(reason) = wrong_lane(frame) {
+            self.count_drop(env, reason);
             return false;
         }
         if is_of_management_lane(frame) || self.takes_data(env) {
@@ -169,7 +185,10 @@ impl Nic {
             .subnet
             .as_ref()
             .map(super::Subnet::state);
-        if changes.bounced {
+        if changes.bounced && !self.seat.is_virtual() {
+            env.retrain_soon(self.seat);
+        } else if changes.bounced {
+            // The link of a virtual function is its card's own, and nobody else's end.
             self.port_changed(env, PortChange::DOWN);
             self.port_changed(env, PortChange::INITIALIZED);
         } else if changes.state && state == Some(PortState::Active) {

@@ -3,7 +3,8 @@
 use super::mad::MAD_BYTES;
 use super::port_info::PERMISSIVE_LID;
 use crate::wire::{
-    BthRepr, DethRepr, GrhRepr, Headers, Link, LrhPacket, LrhRepr, Network, Opcode, Packet, Psn,
+    BthPacket, BthRepr, DethRepr, GrhRepr, Headers, Link, LrhPacket, LrhRepr, Network, Opcode,
+    Packet, Psn,
 };
 
 /// Queue pairs of subnet management and of general services.
@@ -11,6 +12,9 @@ pub const SMI_QPN: u32 = 0;
 pub const GSI_QPN: u32 = 1;
 /// The virtual lane reserved to subnet management.
 pub const MANAGEMENT_LANE: u8 = 15;
+/// Next header of an LRH (IBTA volume 1, table "LNH").
+const NEXT_IS_BTH: u8 = 2;
+const NEXT_IS_GRH: u8 = 3;
 /// Q_Key of QP 1 (IBTA volume 1, section 10.2.5).
 const GSI_QKEY: u32 = 0x8001_0000;
 
@@ -35,6 +39,26 @@ pub const fn lrh(packet: &Packet<'_>) -> Option<LrhRepr> {
 /// Returns whether a frame is on the lane that is open before a port is active.
 pub fn is_of_management_lane(frame: &[u8]) -> bool {
     LrhPacket::new_checked(frame).is_ok_and(|lrh| lrh.vl() == MANAGEMENT_LANE)
+}
+
+/// Returns the reason for which a port drops a frame because of its lane: subnet management has lane 15 for itself, goes to QP 0 there, and crosses no
+/// router (IBTA volume 1, sections 3.5.10 and 14.2.1; 9.6.1.2 for the check of QP 0).
+pub fn wrong_lane(frame: &[u8]) -> Option<&'static str> {
+    let lrh = LrhPacket::new_checked(frame).ok()?;
+    let is_management = lrh.vl() == MANAGEMENT_LANE;
+    let headers = match lrh.next_header() {
+        NEXT_IS_BTH => LrhRepr::BYTES,
+        NEXT_IS_GRH if is_management => return Some("lane 15 with a global route"),
+        NEXT_IS_GRH => LrhRepr::BYTES + GrhRepr::BYTES,
+        // Raw packets have no queue pair.
+        _ => return is_management.then_some("lane 15 without a transport header"),
+    };
+    let bth = frame.get(headers..).map(BthPacket::new_checked);
+    match (bth?.ok()?.dest_qpn() == SMI_QPN, is_management) {
+        (true, false) => Some("QP 0 outside of lane 15"),
+        (false, true) => Some("lane 15 to another queue pair than QP 0"),
+        _ => None,
+    }
 }
 
 /// Returns the packet with an answer, from a port with this LID (0: it has none yet).

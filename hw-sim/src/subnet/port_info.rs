@@ -76,7 +76,7 @@ impl PortState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
     Up,
-    /// No peer at the other end.
+    /// No peer at the other end, or the link is training.
     Dark,
     /// Switched off.
     Disabled,
@@ -98,7 +98,7 @@ pub enum Kind {
 pub struct Changes {
     /// The state has changed.
     pub state: bool,
-    /// The link went down for a moment.
+    /// The link is to go down, and to train again.
     pub bounced: bool,
     /// LID, LMC, or the subnet manager's address.
     pub lid: bool,

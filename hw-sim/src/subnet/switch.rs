@@ -15,7 +15,7 @@ use super::mad::{
     ATTRIBUTE_NOT_SUPPORTED, Answer, DATA_BYTES, Data, INVALID_VALUE, Method, answered, block_mut,
     of_words, words,
 };
-use super::packet::{SMI_QPN, datagram, forwarded, is_of_management_lane, lrh, reply};
+use super::packet::{SMI_QPN, datagram, forwarded, is_of_management_lane, lrh, reply, wrong_lane};
 use super::pma::{self, Counted, Counter};
 use super::port_info::{Kind, ManagedPort};
 use super::sma::{Access, Lanes, Node, access, pkeys, port_info, port_of};
@@ -64,8 +64,19 @@ pub struct SubnetSwitch {
     linear: Vec<u8>,
     multicast: Vec<u16>,
     pkeys: Vec<u16>,
-    /// Ports that a manager has switched off or on, until the other end is notified.
-    lights: Vec<(u8, bool)>,
+    /// Changes of links by a manager, until the other end is notified.
+    lights: Vec<(u8, Light)>,
+}
+
+/// A change of a port's link by a manager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Light {
+    /// Disabled.
+    Off,
+    /// Enabled again.
+    On,
+    /// Taken down, to train again at once.
+    Retrain,
 }
 
 /// Packets that leave: port and frame.
@@ -116,8 +127,8 @@ impl SubnetSwitch {
         self.ports[0].port.info.lid()
     }
 
-    /// Takes the ports whose light a manager has switched off or on since the last call.
-    pub fn take_lights(&mut self) -> Vec<(u8, bool)> {
+    /// Takes the changes of links by a manager since the last call.
+    pub fn take_lights(&mut self) -> Vec<(u8, Light)> {
         std::mem::take(&mut self.lights)
     }
 
@@ -166,6 +177,9 @@ impl SubnetSwitch {
             return out;
         }
         port.counted.received.count(frame.len());
+        if wrong_lane(&frame).is_some() {
+            return out;
+        }
         if !is_management && port.port.state == PortState::Armed {
             port.port.state = PortState::Active;
         }
@@ -196,8 +210,14 @@ impl SubnetSwitch {
         leaves
     }
 
+    /// The entry of a LID. Those above LinearFDBTop are no part of the table (IBTA volume 1, section 18.2.4.3).
+    fn route(&self, lid: u16) -> Option<u8> {
+        let entry = self.linear.get(usize::from(lid)).copied();
+        entry.filter(|_| lid <= self.info.linear_fdb_top())
+    }
+
     fn unicast(&self, by: u8, lid: u16, frame: Vec<u8>, out: &mut Departures) {
-        let port = self.linear.get(usize::from(lid)).copied();
+        let port = self.route(lid);
         // Port 0 has its own LID; a packet does not go back where it came from.
         if let Some(port) = port.filter(|&port| port != 0 && port != by) {
             out.push((port, frame));
@@ -255,10 +275,7 @@ impl SubnetSwitch {
         let Some(header) = lrh(&packet) else { return };
         let (port, dlid) = match step {
             Step::Port(port) => (port, PERMISSIVE_LID),
-            Step::Lid(dlid) => {
-                let port = self.linear.get(usize::from(dlid)).copied();
-                (port.unwrap_or(NOWHERE), dlid)
-            }
+            Step::Lid(dlid) => (self.route(dlid).unwrap_or(NOWHERE), dlid),
             // No manager is on a switch.
             Step::Agent | Step::Sender | Step::Nowhere => return,
         };
@@ -315,7 +332,7 @@ impl SubnetSwitch {
                 Ok(description)
             }
             SmpAttribute::NODE_INFO => method.only_get().map(|()| self.node().info(by)),
-            SmpAttribute::SWITCH_INFO => Ok(self.switch_info(method, data)),
+            SmpAttribute::SWITCH_INFO => self.switch_info(method, data),
             SmpAttribute::GUID_INFO if modifier == 0 => {
                 // The only one is the port's own.
                 let mut guids = [0; DATA_BYTES];
@@ -373,9 +390,12 @@ impl SubnetSwitch {
         }
     }
 
-    fn switch_info(&mut self, method: Method, data: &Data) -> Data {
+    fn switch_info(&mut self, method: Method, data: &Data) -> Answer {
         if method == Method::Set {
             let wanted = SwitchInfo::from_array(*data);
+            if wanted.linear_fdb_top() >= self.info.linear_fdb_cap() {
+                return Err(INVALID_VALUE);
+            }
             let info = &mut self.info;
             info.set_linear_fdb_top(wanted.linear_fdb_top())
                 .set_multicast_fdb_top(wanted.multicast_fdb_top())
@@ -387,7 +407,7 @@ impl SubnetSwitch {
                 info.set_port_state_change(false);
             }
         }
-        *self.info.as_array()
+        Ok(*self.info.as_array())
     }
 
     /// PortInfo of a port. Its LocalPortNum is the port that the packet came in by (IBTA volume 1, section 14.2.5.6).
@@ -406,16 +426,17 @@ impl SubnetSwitch {
         if changes.bounced {
             self.info.set_port_state_change(true);
         }
-        let lit = match (changes.enable, port.link) {
-            (Some(false), Link::Up | Link::Dark) => Some((Link::Disabled, false)),
-            (Some(true), Link::Disabled) => Some((Link::Dark, true)),
+        let light = match (changes.enable, port.link) {
+            (Some(false), Link::Up | Link::Dark) => Some((Link::Disabled, Light::Off)),
+            (Some(true), Link::Disabled) => Some((Link::Dark, Light::On)),
+            (_, link) if changes.bounced => Some((link, Light::Retrain)),
             _ => None,
         };
-        if let Some((link, lit)) = lit {
+        if let Some((link, light)) = light {
             port.link = link;
             // CAST: at most fifteen.
             self.lights
-                .push((u8::try_from(number).unwrap_or(u8::MAX), lit));
+                .push((u8::try_from(number).unwrap_or(u8::MAX), light));
         }
         Ok(answer)
     }

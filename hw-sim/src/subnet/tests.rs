@@ -1,12 +1,12 @@
 //! Directed routes and a switch, packet by packet.
 
 use super::directed::{self, Step};
-use super::switch::SubnetSwitch;
+use super::switch::{Light, SubnetSwitch};
 use super::*;
 use crate::wire::{
     self, BthRepr, DethRepr, Headers, LrhPacket, LrhRepr, Network, Opcode, Packet, Psn,
 };
-use mlx_prm::{MadMethod, NodeInfo, Smp, SmpAttribute, SwitchInfo};
+use mlx_prm::{MadMethod, NodeInfo, PerformanceMad, Smp, SmpAttribute, SwitchInfo};
 
 #[test]
 fn two_ports_of_a_subnet_have_lids_and_gids_of_their_own() {
@@ -220,6 +220,39 @@ fn a_switch_passes_a_route_on_and_back_though_none_of_its_ports_is_active() {
     assert!(switch.receive(1, frame(&dark, 0xffff, 0xffff)).is_empty());
 }
 
+/// In a preset subnet the ports are Active, so that lane 0 is open, too.
+#[test]
+fn a_switch_takes_no_packet_whose_lane_is_not_its_queue_pairs() {
+    let mut switch = switch(Manager::Preset);
+    let smp = directed(SmpAttribute::NODE_INFO, &[0, 1]);
+    let mut performance = PerformanceMad::new();
+    performance
+        .set_base_version(1)
+        .set_mgmt_class(4)
+        .set_class_version(1)
+        .set_method(MadMethod::GET.0)
+        .set_attribute_id(1);
+    let mut answers = |mad: &[u8], vl, qpn| {
+        let frame = packet(mad, 0xffff, 9, vl, qpn);
+        switch.receive(1, frame).len()
+    };
+    assert_eq!(answers(smp.as_array(), 15, 0), 1);
+    assert_eq!(answers(smp.as_array(), 0, 0), 0, "QP 0, lane 0");
+    assert_eq!(answers(performance.as_array(), 0, 1), 1);
+    assert_eq!(answers(performance.as_array(), 15, 1), 0, "QP 1, lane 15");
+}
+
+/// A manager's Set of Down (IBTA volume 1, section 14.2.5.6) is the other end's matter, too.
+#[test]
+fn a_switch_that_takes_a_link_down_has_the_other_end_hear_of_it() {
+    let mut switch = switch(Manager::Outside);
+    assert_eq!(set_state(&mut switch, 2, 1), 0x8000);
+    assert_eq!(switch.take_lights(), [(2, Light::Retrain)]);
+    switch.link_changed(2, false);
+    let info = get(&mut switch, SmpAttribute::PORT_INFO, 2);
+    assert_eq!(info.data()[32] & 0xf, 1, "Down");
+}
+
 fn set_state(switch: &mut SubnetSwitch, port: u32, state: u32) -> u16 {
     let mut info = PortInfo::from_array(*get(switch, SmpAttribute::PORT_INFO, port).data());
     info.set_port_state(state).set_port_physical_state(0);
@@ -231,6 +264,14 @@ fn set_state(switch: &mut SubnetSwitch, port: u32, state: u32) -> u16 {
 #[test]
 fn a_switch_forwards_data_by_its_tables_once_both_ports_are_active() {
     let mut switch = switch(Manager::Outside);
+    let top = |switch: &mut SubnetSwitch, top: u16| {
+        let mut info = SwitchInfo::new();
+        info.set_linear_fdb_top(top);
+        let (set, data) = (MadMethod::SET, *info.as_array());
+        asked(switch, set, SmpAttribute::SWITCH_INFO, 0, &data).status()
+    };
+    assert_eq!(top(&mut switch, 7), 0x8000);
+    assert_eq!(top(&mut switch, 0xc000), 0x801c, "beyond LinearFDBCap");
     let mut block = [0xff; 64];
     block[7] = 2;
     asked(
@@ -248,6 +289,10 @@ fn a_switch_forwards_data_by_its_tables_once_both_ports_are_active() {
         assert_eq!(set_state(&mut switch, port, 4), 0x8000);
     }
     assert_eq!(switch.receive(1, data.clone()), [(2, data.clone())]);
+    // IBTA volume 1, section 18.2.4.3.3: what is above LinearFDBTop is discarded.
+    assert_eq!(top(&mut switch, 6), 0x8000);
+    assert!(switch.receive(1, data.clone()).is_empty(), "above the top");
+    assert_eq!(top(&mut switch, 7), 0x8000);
     let unknown = packet(&[1, 2, 3, 4], 8, 9, 0, 0x48);
     assert!(switch.receive(1, unknown).is_empty(), "no entry");
     // Group 0xc001: ports 1 and 2.

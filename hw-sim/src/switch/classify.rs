@@ -11,9 +11,8 @@ use mlx_prm::TrustState;
 use serde::{Deserialize, Serialize};
 
 use super::stored;
-use crate::wire::CNP;
 use crate::wire::frame::{Headers, Ip, IpVersion};
-use crate::wire::updated_checksum;
+use crate::wire::{CE, CNP, ECT_0, Ecn, updated_checksum};
 
 /// Priorities of a port.
 pub const PRIORITIES: usize = 8;
@@ -61,33 +60,6 @@ impl Classes {
             _ => tag.unwrap_or(0),
         };
         usize::from(priority & 7)
-    }
-}
-
-/// Meaning of a packet's ECN bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ecn {
-    /// The sender does not react to marks.
-    NotCapable,
-    /// The sender reacts to marks.
-    Capable,
-    /// The packet was marked: congestion experienced.
-    Marked,
-}
-
-/// The bits of ECT(0), and of CE.
-const ECT_0: u8 = 0b10;
-const CE: u8 = 0b11;
-
-impl Ecn {
-    /// Returns the meaning of a traffic class.
-    #[must_use]
-    pub const fn of(traffic_class: u8) -> Self {
-        match traffic_class & 3 {
-            0 => Self::NotCapable,
-            CE => Self::Marked,
-            _ => Self::Capable,
-        }
     }
 }
 

@@ -1,8 +1,9 @@
 //! The sending side of a port: a queue for each priority, a line rate, and the pauses requested by the peer.
 //!
 //! One frame is on the wire at a time, for the time its bytes take at the port's rate. Then the next one begins:
-//! control frames first, then the highest priority that has a frame and is not paused. A pause (802.1Qbb) has an end
-//! time, and a frame that has begun is sent whole.
+//! control frames first, then, of the priorities that have a frame and are not paused, the one whose traffic class is
+//! next ([`super::ets`]; the highest one, unless a card's driver sets classes). A pause (802.1Qbb) has an end time, and a
+//! frame that has begun is sent whole.
 //!
 //! Both ends of a cable have one: a switch for each of its ports, and a card that is on a switch. They treat a full
 //! queue differently, so nothing here refuses a frame.
@@ -10,6 +11,7 @@
 use std::collections::VecDeque;
 
 use super::classify::PRIORITIES;
+use super::ets::{Selection, TrafficClasses};
 
 /// Bytes on the wire beyond a frame's own: check sequence, preamble and gap (IEEE 802.3).
 const OVERHEAD_BYTES: usize = 24;
@@ -59,6 +61,7 @@ pub(crate) struct Egress {
     rate_bps: u64,
     control: VecDeque<Vec<u8>>,
     queues: [Queue; PRIORITIES],
+    selection: Selection,
     /// Time at which the frame on the wire has left, and the credit to return then.
     busy: Option<(u64, Option<Credit>)>,
 }
@@ -70,6 +73,7 @@ impl Egress {
             rate_bps: rate_bps.max(1),
             control: VecDeque::new(),
             queues: Default::default(),
+            selection: Selection::default(),
             busy: None,
         }
     }
@@ -78,10 +82,14 @@ impl Egress {
         self.rate_bps
     }
 
+    /// Sets the shares of the priorities.
+    pub(crate) fn set_classes(&mut self, classes: &TrafficClasses) {
+        self.selection.set(classes);
+    }
+
     /// Returns the time a frame takes on the wire.
     fn wire_ns(&self, bytes: usize) -> u64 {
-        let bytes = (bytes.max(SHORTEST_BYTES - 4) + OVERHEAD_BYTES) as u64;
-        let ns = u128::from(bytes) * 8 * 1_000_000_000 / u128::from(self.rate_bps);
+        let ns = u128::from(wire_bytes(bytes)) * 8 * 1_000_000_000 / u128::from(self.rate_bps);
         u64::try_from(ns).unwrap_or(u64::MAX).max(1)
     }
 
@@ -146,9 +154,12 @@ impl Egress {
     }
 
     fn next(&mut self, now: u64) -> Option<(Vec<u8>, Option<Credit>)> {
-        let ready = |queue: &&mut Queue| !queue.is_paused(now) && !queue.frames.is_empty();
-        let queue = self.queues.iter_mut().rev().find(ready)?;
+        let ready = |queue: &Queue| !queue.is_paused(now) && !queue.frames.is_empty();
+        let priorities = (0..PRIORITIES).filter(|&at| ready(&self.queues[at]));
+        let priority = self.selection.next(now, priorities)?;
+        let queue = &mut self.queues[priority];
         let (frame, credit) = queue.frames.pop_front()?;
+        self.selection.sent(now, priority, wire_bytes(frame.len()));
         queue.bytes -= frame.len();
         queue.stuck_since = None;
         Some((frame, credit))
@@ -159,8 +170,14 @@ impl Egress {
         if let Some((out, _)) = self.busy {
             return Some(out);
         }
-        let waiting = self.queues.iter().filter(|queue| !queue.frames.is_empty());
-        waiting.map(|queue| queue.paused_until).min()
+        let queues = self.queues.iter().enumerate();
+        let waiting = queues.filter(|(_, queue)| !queue.frames.is_empty());
+        waiting
+            .map(|(priority, queue)| {
+                let silent_until = self.selection.silent_until(priority);
+                queue.paused_until.max(silent_until)
+            })
+            .min()
     }
 
     /// Updates since when priorities have frames but are paused. Returns the first that has been so since `since` or
@@ -190,8 +207,14 @@ impl Egress {
     }
 }
 
+/// Bytes of the wire that a frame takes.
+fn wire_bytes(frame: usize) -> u64 {
+    (frame.max(SHORTEST_BYTES - 4) + OVERHEAD_BYTES) as u64
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::ets::RateLimit;
     use super::*;
 
     /// Port of 1 Gb/s: 8 ns a byte. A frame of 976 bytes takes 1,000 on the wire.
@@ -232,6 +255,76 @@ mod tests {
             now = due;
         }
         assert_eq!(sent, [(9, 672), (3, 1_344), (0, 2_016), (6, 2_688)]);
+    }
+
+    /// Sends all there is; the first byte of each frame, and when it is out.
+    fn drain(port: &mut Egress) -> Vec<(u8, u64)> {
+        let (mut sent, mut now) = (Vec::new(), 0);
+        loop {
+            if let Some(begun) = port.begin(now) {
+                sent.push((begun.frame[0], begun.out));
+            }
+            let Some(due) = port.next_due() else {
+                return sent;
+            };
+            now = due;
+            let _ = port.finish(now);
+        }
+    }
+
+    #[test]
+    fn classes_of_a_group_share_by_percent_below_a_strict_one() {
+        let mut port = port();
+        let mut classes = TrafficClasses::default();
+        for (class, share) in [(1, 25), (2, 75)] {
+            (classes.classes[class].group, classes.classes[class].share) = (0, share);
+        }
+        port.set_classes(&classes);
+        for _ in 0..40 {
+            port.push(1, vec![1; 976], None);
+            port.push(2, vec![2; 976], None);
+        }
+        port.push(5, vec![5; 976], None);
+        let sent = drain(&mut port);
+        assert_eq!(sent[0].0, 5, "a group above goes first");
+        let of_first = sent[1..41].iter().filter(|(class, _)| *class == 1).count();
+        assert_eq!(of_first, 10, "a quarter of forty");
+        assert_eq!(sent.len(), 81, "what is left has the port alone");
+    }
+
+    #[test]
+    fn priorities_of_one_class_have_one_share() {
+        let mut port = port();
+        let mut classes = TrafficClasses::default();
+        classes.of_priority[2] = 1;
+        (classes.classes[1].group, classes.classes[1].share) = (0, 50);
+        (classes.classes[0].group, classes.classes[0].share) = (0, 50);
+        port.set_classes(&classes);
+        for priority in [0, 1, 2] {
+            for _ in 0..20 {
+                port.push(
+                    priority,
+                    vec![u8::try_from(priority).expect("small"); 976],
+                    None,
+                );
+            }
+        }
+        let sent = drain(&mut port);
+        let of_first = sent[..20].iter().filter(|(class, _)| *class == 0).count();
+        assert_eq!(of_first, 10);
+    }
+
+    /// At 1 Gb/s a frame of 976 bytes is out after 8 us; at 100 Mb/s the next one begins after 80.
+    #[test]
+    fn a_class_with_a_largest_rate_is_silent_between_its_frames() {
+        let mut port = port();
+        let mut classes = TrafficClasses::default();
+        classes.classes[3].limit = Some(RateLimit::HundredMegabits(1));
+        port.set_classes(&classes);
+        port.push(3, vec![3; 976], None);
+        port.push(3, vec![3; 976], None);
+        port.push(0, vec![0; 976], None);
+        assert_eq!(drain(&mut port), [(3, 8_000), (0, 16_000), (3, 88_000)]);
     }
 
     #[test]

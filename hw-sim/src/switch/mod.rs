@@ -22,12 +22,13 @@
 //! counted separately. Pauses can form a cycle, each waiting for the next. A watchdog, if configured, drops a queue
 //! that has waited too long, and also its new frames for the same time again.
 //!
-//! Absent on purpose: spanning tree, VLAN membership, trunks of several cables, cut-through, shares of bandwidth (the
-//! highest priority goes first), pauses of a whole port.
+//! Absent on purpose: spanning tree, VLAN membership, trunks of several cables, cut-through, shares of bandwidth in a
+//! switch (its highest priority goes first; a card's port has them: [`ets`]), pauses of a whole port.
 
 pub mod classify;
 mod config;
 pub(crate) mod egress;
+pub(crate) mod ets;
 pub(crate) mod pfc;
 pub(crate) mod stored;
 
@@ -37,12 +38,14 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 pub use self::classify::Classes;
-use self::classify::{Ecn, PRIORITIES, ecn, mark};
+use self::classify::{PRIORITIES, ecn, mark};
 pub use self::config::{
     Buffer, MAX_BYTES, MAX_PORTS, Pfc, Red, SwitchConfig, SwitchError, Unknown,
 };
 use self::egress::{Credit, Egress};
-use crate::env::nanoseconds;
+pub use self::ets::{RateLimit, TrafficClass, TrafficClasses};
+use crate::time::nanoseconds;
+use crate::wire::Ecn;
 use crate::wire::frame::Headers;
 
 /// Limit of learned addresses; as many may be fixed.

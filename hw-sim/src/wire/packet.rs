@@ -5,11 +5,9 @@ use std::ops::Range;
 use super::bytes::put;
 use super::frame::{IPV4, IPV6};
 use super::icrc::{self, Encapsulation};
-use crate::switch::classify::Ecn;
-
 use super::{
-    BthPacket, BthRepr, EthRepr, GrhPacket, GrhRepr, Headers, Ipv4Packet, Ipv4Repr, Ipv6Packet,
-    Ipv6Repr, LrhPacket, LrhRepr, UdpPacket, UdpRepr, VCRC_BYTES, WireError, vcrc,
+    BthPacket, BthRepr, Ecn, EthRepr, GrhPacket, GrhRepr, Headers, Ipv4Packet, Ipv4Repr,
+    Ipv6Packet, Ipv6Repr, LrhPacket, LrhRepr, UdpPacket, UdpRepr, VCRC_BYTES, WireError, vcrc,
 };
 
 /// Ethertype of RoCE v1.

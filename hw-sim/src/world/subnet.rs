@@ -3,11 +3,10 @@
 use super::{Cable, World, side_of};
 use crate::card::CardEvent;
 use crate::link::{Link, LinkFaults};
-use crate::network::End;
+use crate::network::{End, NotConnected};
 use crate::record::Record;
 use crate::subnet::Manager;
-use crate::subnet::switch::SubnetSwitch;
-use crate::switched::NotConnected;
+use crate::subnet::switch::{Light, SubnetSwitch};
 use rand::RngCore;
 
 /// Limit of a world's switches.
@@ -101,6 +100,23 @@ impl World {
         }
     }
 
+    /// Takes a link down at both ends, and trains it again.
+    pub(super) fn retrain(&mut self, nic: usize) {
+        let seat = self.nics[nic].seat;
+        let end = End::Card(seat.card);
+        let cable = self.cables.iter().find(|cable| cable.ends.contains(&end));
+        let other = match cable.map(|cable| side_of(cable, end).1) {
+            Some(End::Card(card)) => self.physical(card),
+            Some(End::Switch { .. } | End::Subnet { .. } | End::Outside) | None => None,
+        };
+        for seat in [Some(seat), other].into_iter().flatten() {
+            if self.env.is_up(seat) {
+                self.env.set_light(seat, false);
+                self.env.set_light(seat, true);
+            }
+        }
+    }
+
     /// Handles a packet that has reached a switch.
     pub(super) fn subnet_receives(&mut self, number: usize, port: usize, frame: Vec<u8>) {
         let Some(switch) = self.subnet.get_mut(number) else {
@@ -124,7 +140,7 @@ impl World {
                 cable.link.send(now, side, frame);
             }
         }
-        for (port, lit) in lights {
+        for (port, light) in lights {
             let port = usize::from(port);
             let end = End::Subnet {
                 switch: number,
@@ -134,7 +150,11 @@ impl World {
             if let Some(End::Card(card)) = cable.map(|cable| side_of(cable, end).1)
                 && let Some(seat) = self.physical(card)
             {
-                self.env.set_light(seat, lit);
+                match light {
+                    Light::Off => self.env.set_light(seat, false),
+                    Light::On => self.env.set_light(seat, true),
+                    Light::Retrain => self.env.retrain_soon(seat),
+                }
             }
         }
     }

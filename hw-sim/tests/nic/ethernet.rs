@@ -129,13 +129,21 @@ fn a_queue_has_time_stamps_of_a_clock_that_is_there() {
             caps.set_sq_ts_format(capability)
                 .set_rq_ts_format(capability);
         });
+        profile.roce.set(|caps| {
+            caps.set_qp_ts_format(capability);
+        });
         let (mut bench, _) = Bench::usable(profile);
         for format in 0..4 {
             let mut sq = CreateSqIn::new();
             sq.ctx_mut().set_cqn(0xdead).set_ts_format(format);
             let mut rq = CreateRqIn::new();
             rq.ctx_mut().set_cqn(0xdead).set_ts_format(format);
-            // Past the check of its clock, a queue fails because its completion queue does not exist.
+            let mut qp = CreateQpIn::new();
+            qp.qpc_mut()
+                .set_st(ServiceType::RC.bits())
+                .set_pd(0xdead)
+                .set_ts_format(format);
+            // Past the check of its clock, a queue fails because its completion queue or domain does not exist.
             let expected = if taken.contains(&format) {
                 CmdStatus::BAD_RESOURCE
             } else {
@@ -144,6 +152,7 @@ fn a_queue_has_time_stamps_of_a_clock_that_is_there() {
             let case = format!("format {format} of capability {capability}");
             assert_eq!(bench.status(&sq), expected, "SQ, {case}");
             assert_eq!(bench.status(&rq), expected, "RQ, {case}");
+            assert_eq!(bench.status(&qp), expected, "QP, {case}");
         }
     }
     let refusal = "SQ with time stamps of a clock that is not there";

@@ -487,7 +487,7 @@ fn capabilities_are_set_before_init_only_and_other_pages_do_not_exist() {
     let mut bench = Bench::booted(modest());
     let page = capability(&mut bench, CapType::GENERAL.current());
     let mut query = QueryHcaCapIn::new();
-    query.set_op_mod(CapType::QOS.current());
+    query.set_op_mod(CapType::TLS.current());
     assert_eq!(bench.status(&query), CmdStatus::BAD_OP);
     bench.bring_up();
     assert_eq!(

@@ -4,6 +4,7 @@
 
 mod bench;
 mod commands;
+mod device_memory;
 mod eswitch;
 mod eth_data;
 mod eth_steering;

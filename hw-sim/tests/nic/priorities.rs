@@ -53,7 +53,7 @@ fn the_driver_sets_pauses_of_the_port_or_of_priorities() {
         bytes.extend_from_slice(register.as_bytes());
         let told = bench.raw(&bytes, bytes.len())?;
         let told = Pfcc::read_from_bytes(&told[AccessRegOut::SIZE..]).unwrap();
-        Ok((told.pptx(), told.pprx(), told.pfctx(), told.pfcrx()))
+        Ok::<_, Failure>((told.pptx(), told.pprx(), told.pfctx(), told.pfcrx()))
     };
     let port = || {
         let mut register = Pfcc::new();
@@ -80,10 +80,127 @@ fn the_driver_sets_pauses_of_the_port_or_of_priorities() {
         access(&mut bench, 0, &priorities),
         Ok((false, false, 8, 0x18))
     );
-    let refused = Err(Failure::Refused(CmdStatus::BAD_PARAM));
-    assert_eq!(access(&mut bench, 0, &pause), refused, "both");
+    // Both may be said; the priorities win.
+    assert_eq!(access(&mut bench, 0, &pause), Ok((true, true, 8, 0x18)));
     priorities.set_prio_mask_tx(0).set_pfcrx(0);
     assert_eq!(access(&mut bench, 0, &priorities), Ok((false, false, 8, 0)));
+}
+
+/// The register's image behind the command's answer.
+fn register(
+    bench: &mut Bench,
+    number: RegisterId,
+    op_mod: u32,
+    image: &[u8],
+) -> Result<Vec<u8>, Failure> {
+    let mut input = AccessRegIn::new();
+    input.set_register_id(number.bits()).set_op_mod(op_mod);
+    let mut bytes = input.as_bytes().to_vec();
+    bytes.extend_from_slice(image);
+    let told = bench.raw(&bytes, bytes.len())?;
+    Ok(told[AccessRegOut::SIZE..].to_vec())
+}
+
+const WRITE: u32 = 0;
+const READ: u32 = 1;
+
+/// Linux writes without a port (`mlx5_set_port_prio_tc` in drivers/net/ethernet/mellanox/mlx5/core/port.c), and reads
+/// with port 1 (`mlx5_query_port_prio_tc`).
+#[test]
+fn priorities_have_the_traffic_classes_that_the_driver_writes() {
+    let (mut bench, _) = usable();
+    let class_of = |bench: &mut Bench, priority: u8| {
+        let image = [0, 1, 0, priority, 0, 0, 0, 0];
+        register(bench, RegisterId::QTCT, READ, &image).map(|told| told[7])
+    };
+    for priority in 0..8 {
+        assert_eq!(class_of(&mut bench, priority), Ok(priority), "at first");
+    }
+    for (priority, class) in [(0, 1), (1, 0)] {
+        let image = [0, 0, 0, priority, 0, 0, 0, class];
+        register(&mut bench, RegisterId::QTCT, WRITE, &image).unwrap();
+    }
+    let told: Vec<_> = (0..3).map(|at| class_of(&mut bench, at)).collect();
+    assert_eq!(told, [Ok(1), Ok(0), Ok(2)]);
+    let refused = Err(Failure::Refused(CmdStatus::BAD_PARAM));
+    let port_2 = register(
+        &mut bench,
+        RegisterId::QTCT,
+        READ,
+        &[0, 2, 0, 0, 0, 0, 0, 0],
+    );
+    assert_eq!(port_2, refused);
+}
+
+#[test]
+fn a_traffic_class_beyond_max_tc_is_refused() {
+    let mut profile = modest();
+    profile.general.set(|page| {
+        page.set_max_tc(4);
+    });
+    let (mut bench, _) = Bench::usable(profile);
+    let image = [0, 0, 0, 0, 0, 0, 0, 4];
+    let told = register(&mut bench, RegisterId::QTCT, WRITE, &image);
+    assert_eq!(told, Err(Failure::Refused(CmdStatus::BAD_PARAM)));
+}
+
+/// Linux writes groups first, then shares (`mlx5e_dcbnl_ieee_setets_core` in en_dcbnl.c), and rates by themselves
+/// (`mlx5e_dcbnl_ieee_setmaxrate`): each leaves what its bit does not name.
+#[test]
+fn traffic_classes_have_the_groups_shares_and_rates_that_the_driver_writes() {
+    let (mut bench, _) = usable();
+    let write = |bench: &mut Bench, class: [u8; 8]| {
+        let mut image = [0; 0x50];
+        image[0x10..0x18].copy_from_slice(&class);
+        register(bench, RegisterId::QETCR, WRITE, &image).map(|_| ())
+    };
+    let first = register(&mut bench, RegisterId::QETCR, READ, &[0; 0x50]).unwrap();
+    assert_eq!(first[0x08..0x10], [0, 0, 0, 100, 0, 0, 0, 0]);
+    assert_eq!(first[0x10..0x18], [0, 1, 0, 100, 0, 0, 0, 0]);
+    // g, group 7; b, 60 percent; r, 25 times 1 Gb/s.
+    write(&mut bench, [0x80, 7, 0, 0, 0, 0, 0, 0]).unwrap();
+    write(&mut bench, [0x40, 0, 0, 60, 0, 0, 0, 0]).unwrap();
+    write(&mut bench, [0x20, 0, 0, 0, 0, 4, 0, 25]).unwrap();
+    let told = register(&mut bench, RegisterId::QETCR, READ, &[0; 0x50]).unwrap();
+    assert_eq!(told[0x10..0x18], [0, 7, 0, 60, 0, 4, 0, 25]);
+    assert_eq!(told[0x08..0x10], first[0x08..0x10], "class 0 was not named");
+
+    let refused = Err(Failure::Refused(CmdStatus::BAD_PARAM));
+    for (class, why) in [
+        // "Validate BW weight values of ETS", Linux cdcf11212b22: 1 to 100.
+        ([0x40, 0, 0, 0, 0, 0, 0, 0], "no share"),
+        ([0x40, 0, 0, 101, 0, 0, 0, 0], "more than all"),
+        ([0x80, 8, 0, 0, 0, 0, 0, 0], "group 8"),
+        ([0x20, 0, 0, 0, 0, 1, 0, 25], "a unit without a meaning"),
+        ([0x20, 0, 0, 0, 0, 4, 0, 0], "a limit of nothing"),
+    ] {
+        assert_eq!(write(&mut bench, class), refused, "{why}");
+    }
+    let told = register(&mut bench, RegisterId::QETCR, READ, &[0; 0x50]).unwrap();
+    assert_eq!(told[0x10..0x18], [0, 7, 0, 60, 0, 4, 0, 25], "as before");
+}
+
+#[test]
+fn without_the_capability_there_are_no_traffic_classes() {
+    let mut profile = modest();
+    profile.general.set(|page| {
+        page.set_ets(false);
+    });
+    let (mut bench, _) = Bench::usable(profile);
+    let refused = Err(Failure::Refused(CmdStatus::BAD_PARAM));
+    for (number, bytes) in [(RegisterId::QTCT, 8), (RegisterId::QETCR, 0x50)] {
+        let told = register(&mut bench, number, READ, &vec![0; bytes]);
+        assert_eq!(told, refused, "{number:?}");
+    }
+}
+
+/// Linux asks for the page where general bit `qos` is set (`mlx5_query_hca_caps` in fw.c).
+#[test]
+fn a_card_with_qos_has_the_page_of_it() {
+    let mut bench = Bench::usable(modest()).0;
+    let mut ask = QueryHcaCapIn::new();
+    ask.set_op_mod(u32::from(CapType::QOS.0) << 1 | 1);
+    assert_eq!(bench.status(&ask), CmdStatus::OK);
 }
 
 /// The two pages, in the pieces that Linux' `mlx5_query_module_eeprom` requests.

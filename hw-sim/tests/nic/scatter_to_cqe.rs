@@ -319,3 +319,22 @@ fn sixty_four_bytes_need_entries_of_twice_that_size() {
         CmdStatus::BAD_PARAM
     );
 }
+
+/// `cqe_128_always`: Linux tells programs that entries may be padded (`MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_PAD` in
+/// drivers/infiniband/hw/mlx5/main.c), and libmlx5 asks for `cqe_sz` 2 then.
+#[test]
+fn padded_entries_of_128_bytes_are_a_connectx_5s() {
+    const PADDED: u32 = 2;
+    let mut without = modest();
+    without.general.set(|page| {
+        page.set_cqe_128_always(false);
+    });
+    for (profile, status) in [(modest(), CmdStatus::OK), (without, CmdStatus::BAD_PARAM)] {
+        let (mut bench, resources) = Bench::usable(profile);
+        let (_, ring) = bench.alloc(4096);
+        let (_, record) = bench.alloc(64);
+        let mut create = cq_input(resources.uar, resources.eq.number, 4, record);
+        create.cq_context_mut().set_cqe_sz(PADDED);
+        assert_eq!(bench.status_with(&create, &list(&[ring])), status);
+    }
+}

@@ -140,6 +140,74 @@ fn data_before_a_port_is_armed_is_dropped_and_counted() {
     assert_eq!(report.dropped.get("port not active"), Some(&1));
 }
 
+/// IBTA volume 1, sections 3.5.10 and 14.2.1: subnet management has QP 0, lane 15 and no global route, and lane 15 has
+/// nothing else.
+#[test]
+fn subnet_management_is_answered_on_lane_15_and_nothing_else_is() {
+    let (sim, function) = port();
+    let smp = directed(0x11);
+    let mut performance = [0; 256];
+    performance[..4].copy_from_slice(&[1, 4, 1, 1]);
+    performance[16..18].copy_from_slice(&[0, 1]);
+    for (frame, reason) in [
+        (
+            frame(&smp, PERMISSIVE, PERMISSIVE, 0, 0),
+            "QP 0 outside of lane 15",
+        ),
+        (
+            frame(&performance, PERMISSIVE, PERMISSIVE, 15, 1),
+            "lane 15 to another queue pair than QP 0",
+        ),
+    ] {
+        assert_eq!(exchange(&sim, &function, frame), None, "{reason}");
+        let report = sim.report(&function);
+        assert_eq!(report.dropped.get(reason), Some(&1), "{reason}");
+    }
+}
+
+/// IBTA volume 1, section 14.2.5.6, PortState: Down. The neighbour's link goes with it.
+#[test]
+fn a_set_of_down_takes_the_link_down_at_both_ends() {
+    let sim = Sim::new(SimConfig::seeded(1));
+    sim.leave_subnet_to_manager();
+    let mut benches = [1, 2].map(|number| {
+        let profile = modest()
+            .infiniband()
+            .called("port", [2, 0, 0, 0, 0, number]);
+        Bench::of(&sim, sim.add_function(profile))
+    });
+    sim.connect(&benches[0].function, &benches[1].function, LinkFaults::NONE);
+    sim.advance(Duration::from_secs(1));
+    for bench in &mut benches {
+        bench.start();
+        bench.exec(&EnableHcaIn::new()).unwrap();
+        bench.satisfy_pages(1);
+        bench.bring_up();
+    }
+    let info = |bench: &mut Bench| PortInfo::from_array(*local(bench, 1, 0x15, &[0; 64]).data());
+    let [one, other] = &mut benches;
+    for bench in [&mut *one, &mut *other] {
+        let mut info = info(bench);
+        info.set_lid(5).set_port_physical_state(0);
+        for state in [3, 4] {
+            info.set_port_state(state);
+            local(bench, 2, 0x15, info.as_array());
+        }
+    }
+    assert_eq!(info(other).port_state(), 4, "Active");
+    let mut down = info(one);
+    down.set_port_state(1).set_port_physical_state(0);
+    assert_eq!(local(one, 2, 0x15, down.as_array()).status(), 0);
+    // Longer than the answer needs, and shorter than the link trains.
+    sim.advance(Duration::from_millis(10));
+    let states = |info: PortInfo| (info.port_state(), info.port_physical_state());
+    assert_eq!(states(info(one)), (1, 2), "Down, Polling");
+    assert_eq!(states(info(other)), (1, 2), "Down, Polling");
+    sim.advance(Duration::from_secs(1));
+    assert_eq!(states(info(one)), (2, 5), "Init, LinkUp");
+    assert_eq!(states(info(other)), (2, 5), "Init, LinkUp");
+}
+
 /// IBTA volume 1, section 16.1.3.5: PortSelect at byte 65, PortRcvPkts at byte 100 of the MAD.
 #[test]
 fn performance_counters_are_read_and_cleared_over_the_wire() {

@@ -1,7 +1,8 @@
 //! Bring-up on every generation, as physical and as virtual function, under everything that varies between cards.
 //!
 //! A case comes up, or ends with an error that names what is missing: nothing else. What must come out stands in
-//! [`AXES`]; the table of what did is kept in `docs/generations.md` and held against it here.
+//! [`AXES`], and in [`MISSING`] for the part in the network; the table of what did is kept in `docs/generations.md` and
+//! held against it here.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use hw_sim::{CardRules, Fault, LinkState, PortType, Profile, VfSettings};
 
 use super::page::keep;
 use super::{World, generation};
+use crate::not_joined::{MISSING, Missing, Shape};
 
 /// What must come out.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -25,6 +27,7 @@ enum Expect {
 }
 
 /// Something that varies between cards, firmwares, hosts or moments.
+#[derive(Clone, Copy)]
 struct Axis {
     name: &'static str,
     shape: fn(&mut Profile, &mut HcaConfig),
@@ -55,17 +58,15 @@ const fn refused(
     }
 }
 
-const fn alone(
-    name: &'static str,
-    why: &'static str,
-    shape: fn(&mut Profile, &mut HcaConfig),
-) -> Axis {
-    Axis {
-        name,
-        shape,
-        expect: Expect::Alone(why),
-        of_virtual: Expect::Alone(why),
-    }
+/// A device without what the part in the network needs, and how it is made such a one.
+fn alone(missing: &Missing) -> (Axis, Shape) {
+    let axis = Axis {
+        name: missing.name,
+        shape: |_, _| {},
+        expect: Expect::Alone(missing.why),
+        of_virtual: Expect::Alone(missing.why),
+    };
+    (axis, missing.shape)
 }
 
 const NEVER_BOOTS: Expect = Expect::Refused("initializing");
@@ -177,67 +178,6 @@ const AXES: &[Axis] = &[
             caps.set_roce_version(1);
         });
     }),
-    alone("no Ethernet queues", "eth_net_offloads", |profile, _| {
-        profile.general.set(|caps| {
-            caps.set_eth_net_offloads(false);
-        });
-    }),
-    alone("no flow tables", "nic_flow_table", |profile, _| {
-        profile.general.set(|caps| {
-            caps.set_nic_flow_table(false);
-        });
-    }),
-    alone(
-        "no flow tables of the receive side",
-        "ft_support",
-        |profile, _| {
-            profile.flow_table.set(|caps| {
-                caps.flow_table_properties_nic_receive_mut()
-                    .set_ft_support(false);
-            });
-        },
-    ),
-    alone(
-        "flow tables of 2 entries",
-        "log_max_ft_size",
-        |profile, _| {
-            profile.flow_table.set(|caps| {
-                caps.flow_table_properties_nic_receive_mut()
-                    .set_log_max_ft_size(1);
-            });
-        },
-    ),
-    alone(
-        "IP protocols are not compared",
-        "outer_ip_protocol",
-        |profile, _| {
-            profile.flow_table.set(|caps| {
-                caps.flow_table_properties_nic_receive_mut()
-                    .ft_field_support_mut()
-                    .set_outer_dmac(true)
-                    .set_outer_ether_type(true)
-                    .set_outer_ip_protocol(false);
-            });
-        },
-    ),
-    alone(
-        "work queues of 32 entries",
-        "log_max_wq_sz",
-        |profile, _| {
-            profile.general.set(|caps| {
-                caps.set_log_max_wq_sz(5);
-            });
-        },
-    ),
-    alone(
-        "lists of one multicast address",
-        "log_max_current_mc_list",
-        |profile, _| {
-            profile.general.set(|caps| {
-                caps.set_log_max_current_mc_list(0);
-            });
-        },
-    ),
     up("lists of one unicast address", |profile, _| {
         profile.general.set(|caps| {
             caps.set_log_max_current_uc_list(0);
@@ -391,21 +331,27 @@ fn every_generation_comes_up_or_says_what_it_lacks() {
     table += &"---|".repeat(names.len());
     table.push('\n');
     let mut problems = Vec::new();
-    for axis in AXES {
+    let axes = AXES.iter().map(|axis| (*axis, (|_| {}) as Shape));
+    for (axis, shape) in axes.chain(MISSING.iter().map(alone)) {
+        let shaped = |name: &str| {
+            let mut profile = generation(name);
+            shape(&mut profile);
+            profile
+        };
         write!(table, "| {} |", axis.name).expect("a string");
         for name in &names {
             let case = format!("{}, {name}", axis.name);
-            let mut run = |axis, profile, is_virtual, case: &str| {
-                run(axis, profile, is_virtual, case).unwrap_or_else(|problem| {
+            let mut run = |profile, is_virtual, case: &str| {
+                run(&axis, profile, is_virtual, case).unwrap_or_else(|problem| {
                     problems.push(problem);
                     "?"
                 })
             };
-            let physical = run(axis, generation(name), false, &case);
-            let profile = generation(name);
+            let physical = run(shaped(name), false, &case);
+            let profile = shaped(name);
             // The profile of a virtual function is one itself.
             let as_virtual = if profile.virtual_functions.is_some() {
-                run(axis, profile, true, &format!("{case}, virtual function"))
+                run(profile, true, &format!("{case}, virtual function"))
             } else {
                 physical
             };
