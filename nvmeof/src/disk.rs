@@ -1,10 +1,9 @@
-//! What blocks lie on.
+//! Disks: files, block devices and memory that namespaces are on.
 //!
-//! A [`Disk`] is opened once. Each worker has a [`Handle`] of its own, which is made of that first descriptor and never
-//! of the path: what a path leads to may change under the daemon. Files and block devices are read and written past the
-//! page cache where they can be (O_DIRECT), and locked against other programs (`claim`). A memory disk is a file
-//! without a name, so that everything that works on files works on it; a faulty disk is one that fails as it is told
-//! ([`faults`]).
+//! A [`Disk`] is opened once. Each worker has a [`Handle`] of its own, which is made from that first descriptor and
+//! never from the path, since another file may take the path. Files and block devices are read and written past the
+//! page cache if they can be (O_DIRECT), and locked against other programs (`claim`). A memory disk is a file without a
+//! name, so it works like a file. A faulty disk fails by order ([`faults`]).
 
 mod claim;
 pub mod faults;
@@ -24,39 +23,39 @@ use claim::Claim;
 pub use claim::Identity;
 use faults::Faults;
 
-/// Sizes of blocks that there are, as powers of two: 512 and 4,096 bytes.
+/// Supported block sizes, as powers of two: 512 and 4,096 bytes.
 pub const SHIFTS: [u8; 2] = [9, 12];
 
-/// What to open.
+/// Source of a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A regular file or a block device.
     File(PathBuf),
-    /// A descriptor of this name that whoever started the process has opened for it (`LISTEN_FDS`).
+    /// A descriptor of this name, opened by the program that started this process (`LISTEN_FDS`).
     Given(String),
-    /// So many bytes of memory, which end with the process.
+    /// Memory of this many bytes, which ends with the process.
     Memory(u64),
-    /// So many bytes of memory that fail and wait as they are told: for tests.
+    /// Memory of this many bytes that fails and delays by order: for tests.
     Faulty(u64),
-    /// So many bytes that take what is written and read as zeros: for measuring.
+    /// A disk of this many bytes that ignores writes and reads as zeros: for measuring.
     Null(u64),
 }
 
-/// Why a disk is not to be had.
+/// Reason why a disk cannot be opened or used.
 #[derive(Debug, thiserror::Error)]
 pub enum DiskError {
-    /// It cannot be opened, or not looked at.
+    /// It cannot be opened or examined.
     #[error("{0}")]
     File(#[from] ReactorError),
     /// There is no memory for it.
     #[error("{bytes} bytes of memory for a disk: {error}")]
     Memory {
-        /// How much.
+        /// Number of bytes.
         bytes: u64,
         /// The system's answer.
         error: std::io::Error,
     },
-    /// It was not handed in.
+    /// No such descriptor was handed in.
     #[error("{0}")]
     HandedIn(#[from] HandedInError),
     /// A descriptor that was handed in cannot be used.
@@ -67,7 +66,7 @@ pub enum DiskError {
         /// The system's answer.
         error: std::io::Error,
     },
-    /// Blocks of this size cannot be had.
+    /// The disk does not support this block size.
     #[error("{}: blocks of {asked} bytes on a disk whose own have {has}", path.display())]
     Blocks {
         /// The disk.
@@ -82,7 +81,7 @@ pub enum DiskError {
     Taken {
         /// The disk.
         what: String,
-        /// By whom, as far as the system says.
+        /// The program that has it, if the system tells.
         holder: String,
     },
     /// It cannot be locked.
@@ -93,17 +92,17 @@ pub enum DiskError {
         /// The system's answer.
         error: std::io::Error,
     },
-    /// Its path leads elsewhere now.
+    /// Its path names another file now.
     #[error("{} is {now} now; the namespace keeps {open}, which it has open", path.display())]
     Replaced {
         /// The path.
         path: PathBuf,
         /// The file that is open.
         open: Identity,
-        /// The file that the path leads to now, or why there is none.
+        /// The file that the path names now, or the reason why there is none.
         now: String,
     },
-    /// It has not a single block.
+    /// It is smaller than a block.
     #[error("{what}: {bytes} bytes are less than a block of {block}")]
     Empty {
         /// The disk.
@@ -115,7 +114,7 @@ pub enum DiskError {
     },
 }
 
-/// A disk that is open.
+/// An open disk.
 #[derive(Debug)]
 pub struct Disk {
     source: Source,
@@ -123,26 +122,26 @@ pub struct Disk {
     read_only: bool,
     direct: bool,
     deallocates: bool,
-    /// The first descriptor, which the others are made of; none: there is no file behind it.
+    /// The first descriptor, which the others are made from; `None` if it has no file.
     file: Option<File>,
-    /// The descriptor that was handed in. Its open file is another program's, too, and has the lock.
+    /// The descriptor that was handed in. Another program has the same open file, and its lock.
     given: Option<File>,
-    /// The file that is open, if it has a name.
+    /// The open file, if it has a name.
     identity: Option<Identity>,
     /// The lock, until it is given up.
     claim: Mutex<Option<Claim>>,
-    /// What goes wrong with a faulty one.
+    /// The faults of a faulty disk.
     faults: Option<Arc<Faults>>,
 }
 
-/// What a worker does I/O on.
+/// A disk as a worker has it open.
 #[derive(Clone, Debug)]
 pub enum Handle {
-    /// Through the worker's ring.
+    /// A file, by the worker's ring.
     File(File),
-    /// Likewise, if it is not ordered otherwise.
+    /// Likewise, with faults by order.
     Faulty(File, Arc<Faults>),
-    /// Nothing is done.
+    /// A null disk: operations do nothing.
     Null,
 }
 
@@ -163,7 +162,7 @@ impl Disk {
         Ok(disk)
     }
 
-    /// Opens a disk that others may have as well, as a block device that several machines share.
+    /// Opens a disk without a lock, for example a block device that several machines share.
     ///
     /// # Errors
     /// [`DiskError`].
@@ -207,7 +206,7 @@ impl Disk {
             }
             Source::Given(name) => {
                 let given = File::from_std(handed_in(name)?.into(), name);
-                // What was opened for reading alone is that.
+                // A descriptor that was opened for reading only stays so.
                 disk.read_only |= !is_writable(&given, name)?;
                 let (file, is_direct) = own(&given, disk.read_only, serves)?;
                 disk.take_file(file, is_direct, serves)?;
@@ -216,7 +215,7 @@ impl Disk {
             Source::File(path) => {
                 let (file, is_direct) = match open(path, read_only, O_DIRECT) {
                     Ok(file) => (file, true),
-                    // File systems in memory have no way past the cache.
+                    // File systems in memory have no O_DIRECT.
                     Err(ReactorError::Open { .. }) => (open(path, read_only, 0)?, false),
                     Err(other) => return Err(other.into()),
                 };
@@ -229,7 +228,7 @@ impl Disk {
         Ok(disk)
     }
 
-    /// Takes a file or a block device that is open, after a look at what it can do.
+    /// Takes an open file or block device, after its geometry is checked.
     fn take_file(&mut self, file: File, is_direct: bool, serves: bool) -> Result<(), DiskError> {
         let geometry = file.geometry()?;
         let asked = 1 << self.shift;
@@ -266,7 +265,7 @@ impl Disk {
         }
     }
 
-    /// What it is called in messages.
+    /// Its name in messages.
     #[must_use]
     pub fn name(&self) -> String {
         match &self.source {
@@ -278,7 +277,7 @@ impl Disk {
         }
     }
 
-    /// What was opened.
+    /// Its source.
     #[must_use]
     pub const fn source(&self) -> &Source {
         &self.source
@@ -290,31 +289,31 @@ impl Disk {
         self.shift
     }
 
-    /// Nothing may be written.
+    /// Returns whether writes are refused.
     #[must_use]
     pub const fn is_read_only(&self) -> bool {
         self.read_only
     }
 
-    /// Blocks can be given back.
+    /// Returns whether blocks can be deallocated.
     #[must_use]
     pub const fn deallocates(&self) -> bool {
         self.deallocates
     }
 
-    /// There is something that Flush has to write.
+    /// Returns whether there is a cache that Flush writes back.
     #[must_use]
     pub const fn has_cache(&self) -> bool {
         matches!(self.source, Source::File(_) | Source::Given(_))
     }
 
-    /// What goes wrong with it; none: nothing can be ordered to.
+    /// Its faults; `None` if it is not a faulty disk.
     #[must_use]
     pub const fn faults(&self) -> Option<&Arc<Faults>> {
         self.faults.as_ref()
     }
 
-    /// Whole blocks that it has now: a disk may be resized.
+    /// Number of whole blocks that it has now. A disk may be resized.
     ///
     /// # Errors
     /// [`DiskError::File`].
@@ -322,7 +321,7 @@ impl Disk {
         Ok(self.bytes()? >> self.shift)
     }
 
-    /// The blocks that a disk has after a change of its size: at least one.
+    /// Number of blocks after a change of its size: at least one.
     ///
     /// # Errors
     /// [`DiskError::File`], [`DiskError::Empty`].
@@ -352,13 +351,13 @@ impl Disk {
         }
     }
 
-    /// The file or block device that is open; none: it has no name.
+    /// The open file or block device; `None` if it has no name.
     #[must_use]
     pub const fn identity(&self) -> Option<Identity> {
         self.identity
     }
 
-    /// Looks whether its path still leads to the file that is open. A disk without a path has nothing to look at.
+    /// Checks that its path still names the open file. A disk without a path passes.
     ///
     /// # Errors
     /// [`DiskError::Replaced`].
@@ -378,7 +377,7 @@ impl Disk {
         })
     }
 
-    /// Whether this disk and another one are the same file, and locks keep them apart.
+    /// Returns whether this disk and another one are the same file, and locks keep them apart.
     #[must_use]
     pub fn excludes(&self, other: &Self) -> bool {
         let is_same = self.identity.is_some() && self.identity == other.identity;
@@ -389,7 +388,7 @@ impl Disk {
         is_same && !(self.read_only && other.read_only) && has_lock(self) && has_lock(other)
     }
 
-    /// Gives its lock up. Handles stay open for as long as their workers have them.
+    /// Releases its lock. Handles stay open for as long as their workers have them.
     pub fn give_up(&self) {
         drop(
             self.claim
@@ -399,7 +398,7 @@ impl Disk {
         );
     }
 
-    /// For a worker.
+    /// Opens it for a worker.
     ///
     /// # Errors
     /// [`DiskError::File`]: it cannot be opened once more.
@@ -427,8 +426,7 @@ fn open(path: &Path, read_only: bool, flags: i32) -> Result<File, ReactorError> 
     File::open_with(&options, path)
 }
 
-/// An open file of its own for a file that is open, whatever its path leads to now. Without a right to open it once
-/// more, a copy of the descriptor.
+/// Opens an open file once more, whatever its path names now. Without the right to do so, it copies the descriptor.
 fn again(file: &File, read_only: bool, flags: i32) -> Result<File, ReactorError> {
     anew(file, read_only, flags).or_else(|_| copy(file))
 }
@@ -460,7 +458,7 @@ fn own(given: &File, read_only: bool, serves: bool) -> Result<(File, bool), Reac
     Ok((file, is_direct))
 }
 
-/// A copy of a descriptor: the same open file, so what one copy is, all are.
+/// Copies a descriptor. Flags and locks belong to the open file, which copies share.
 fn copy(file: &File) -> Result<File, ReactorError> {
     match file.as_std().try_clone() {
         Ok(another) => Ok(File::from_std(another, file.path())),
@@ -479,7 +477,7 @@ fn is_writable(file: &File, name: &str) -> Result<bool, DiskError> {
     Ok(OFlag::from_bits_retain(flags) & OFlag::O_ACCMODE == OFlag::O_RDWR)
 }
 
-/// Has it go past the page cache, or not. Whether that can be had.
+/// Sets or clears O_DIRECT. Returns whether that succeeded.
 fn set_direct(file: &File, direct: bool) -> bool {
     let flags = fcntl(file.as_std(), FcntlArg::F_GETFL).unwrap_or(0);
     let mut flags = OFlag::from_bits_retain(flags);
@@ -487,7 +485,7 @@ fn set_direct(file: &File, direct: bool) -> bool {
     fcntl(file.as_std(), FcntlArg::F_SETFL(flags)).is_ok()
 }
 
-/// Memory that is a file.
+/// Returns memory as a file.
 fn anonymous(bytes: u64) -> Result<File, DiskError> {
     let failed = |error: std::io::Error| DiskError::Memory { bytes, error };
     let made = memfd_create(c"nvmeof-disk", MFdFlags::MFD_CLOEXEC);

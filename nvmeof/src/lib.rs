@@ -4,10 +4,11 @@
 //!   host (nvme-rdma of Linux, SPDK, ...)
 //!      |  connection: one for each queue
 //!      v
-//!   serve    workers: an instance of an adapter each, with its queues, its I/Os and its disks' ring     one thread each
-//!      |        a command that reads or writes touches its worker alone
-//!      |        every other command goes to the model, behind one lock; what takes its time there, the powers of
-//!      |        authentication, to a thread of its own
+//!   serve    the RDMA transport: workers, an instance of an adapter each, with their queues      one thread each
+//!      |        A command that reads or writes touches its worker alone
+//!      |        Every other command goes to the model, behind one lock; the powers of authentication, which take
+//!      |        long, are computed by a thread of their own
+//!      |---- io      I/O commands without a wire: checks, states, steps, a worker's namespaces, buffers, disks
 //!      v
 //!   model    subsystems, namespaces, controllers: what each command means. No I/O, no clock, no thread
 //!      |
@@ -22,6 +23,7 @@ pub mod auth;
 #[cfg(feature = "daemon")]
 pub mod daemon;
 pub mod disk;
+mod io;
 mod lines;
 pub mod model;
 pub mod nvme;

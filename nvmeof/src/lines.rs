@@ -1,8 +1,8 @@
-//! Lines of the log that a stranger can cause, by whose address he comes from.
+//! Budgets of log lines that peers cause, by the address of the peer.
 //!
 //! Each kind of line has a budget for each source ([`LogBudget`]), and there are [`SOURCES`] budgets at a time: one
-//! that was not used for a period makes room. Where all are in use a line is not written. The next one that is says how
-//! many were not.
+//! that was not used for a period makes room. If all are in use, a line is not written. The next line that is written
+//! has the number of those that were not.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,13 +11,13 @@ use udapl::log_budget::{LogBudget, PERIOD};
 
 use crate::model::Moment;
 
-/// Budgets at a time, one for each source and kind of line.
+/// Number of budgets at a time, one for each source and kind of line.
 const SOURCES: usize = 64;
 
 /// Budgets.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
-    /// With when it was used last.
+    /// Each with the time of its last use.
     budgets: BTreeMap<(IpAddr, &'static str), (Moment, LogBudget)>,
     /// Lines that were not written, and that no budget counts.
     unlogged: u64,
@@ -28,7 +28,8 @@ fn nanos(now: Moment) -> u64 {
 }
 
 impl Lines {
-    /// Whether a line of this kind is written, and how many were not since the last one that was.
+    /// Returns `Some` if a line of this kind is to be written, with the number of lines that were not since the last
+    /// one.
     pub(crate) fn take(&mut self, source: IpAddr, kind: &'static str, now: Moment) -> Option<u64> {
         let whose = (source, kind);
         if self.budgets.len() >= SOURCES && !self.budgets.contains_key(&whose) {

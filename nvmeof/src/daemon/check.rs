@@ -1,8 +1,8 @@
-//! What a configuration names, looked at as it is now: files, cards, addresses, folders, keys.
+//! Checks of the things that a configuration names, as they are now: files, cards, addresses, folders, keys.
 //!
-//! The text of a file says what is to be there, and [`super::file`] finds what is wrong with the text. What the text
-//! names may come later (a disk, a card, a folder of `/run`), so what is missing of it is a warning, with the place in
-//! the file. Nothing is taken or locked: a file is opened and closed again, and an address is bound for a moment.
+//! [`super::file`] finds mistakes in the text. A thing that the text names may come later (a disk, a card, a folder
+//! of `/run`), so one that is missing is a warning, with its place in the file. Nothing is taken or locked: a file is
+//! opened and closed again, and an address is bound for a moment.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,21 +22,21 @@ use super::mistake::{Mistake, Mistakes};
 use super::settings::Settings;
 use crate::auth::Key;
 
-/// Something that is named in a file.
+/// A thing that a file names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Named {
     /// A disk.
     File {
-        /// Where.
+        /// Its path.
         path: PathBuf,
         /// Bytes of a block.
         block: u64,
-        /// Nothing is written.
+        /// Writes are refused.
         read_only: bool,
     },
     /// An adapter, with its options.
     Adapter(String),
-    /// Where counters are read.
+    /// The address at which counters are read.
     Address(SocketAddr),
     /// A socket that is to be made.
     Socket(PathBuf),
@@ -44,14 +44,14 @@ pub enum Named {
     Key(PathBuf),
 }
 
-/// What a file says, and what of it is not there as of now.
+/// The settings of a file, and warnings.
 #[derive(Debug)]
 pub struct Check {
-    /// What the file says.
+    /// The settings.
     pub settings: Settings,
-    /// What is not there, or cannot be used, in the order of the file.
+    /// Things that are missing or cannot be used, in the order of the file.
     pub warnings: Mistakes,
-    /// How many things of each kind were looked at.
+    /// Number of checked things of each kind.
     looked_at: BTreeMap<&'static str, usize>,
 }
 
@@ -84,7 +84,7 @@ impl Check {
     }
 }
 
-/// A number, and of what: `1 port`, `2 ports`.
+/// A number with its noun: `1 port`, `2 ports`.
 #[must_use]
 pub fn counted(number: usize, what: &str) -> String {
     let plural = match what.strip_suffix('s') {
@@ -95,7 +95,7 @@ pub fn counted(number: usize, what: &str) -> String {
     format!("{number} {plural}")
 }
 
-/// What there is in the file, and what was looked at.
+/// The contents of the file, and the number of checked things.
 impl fmt::Display for Check {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
@@ -138,7 +138,7 @@ impl Named {
         }
     }
 
-    /// What is missing. `machine` is the folder that holds sys.
+    /// Returns what is missing. `machine` is the folder that holds sys.
     fn complaint(&self, machine: &Path) -> Option<String> {
         match self {
             Self::File {
@@ -167,7 +167,7 @@ impl Named {
     }
 }
 
-/// The size of a disk that can be opened as a namespace opens it.
+/// Returns the size of a disk, if it can be opened as a namespace opens it.
 fn size(path: &Path, read_only: bool) -> Result<u64, String> {
     let failed = |error| format!("{}: {error}", path.display());
     let kind = fs::metadata(path).map_err(failed)?.file_type();
@@ -182,7 +182,7 @@ fn size(path: &Path, read_only: bool) -> Result<u64, String> {
             path.display()
         ));
     }
-    // Opened for reading alone: the system looks at a block device anew when one that wrote closes it.
+    // Opened for reading only: the system scans a block device again when a writer closes it.
     let mut file = OpenOptions::new().read(true).open(path).map_err(failed)?;
     if !read_only {
         faccessat(AT_FDCWD, path, AccessFlags::W_OK, AtFlags::AT_EACCESS)
@@ -194,7 +194,7 @@ fn size(path: &Path, read_only: bool) -> Result<u64, String> {
     file.seek(SeekFrom::End(0)).map_err(failed)
 }
 
-/// Whether a block device refuses writes, which the rights of its node do not tell (`blockdev --setro`).
+/// Returns whether a block device refuses writes. The mode of its node does not show that (`blockdev --setro`).
 fn is_read_only_device(path: &Path) -> bool {
     let Ok(there) = fs::metadata(path) else {
         return false;
@@ -207,7 +207,7 @@ fn is_read_only_device(path: &Path) -> bool {
     read_only.is_ok_and(|text| text.trim() == "1")
 }
 
-/// What no host sees of a disk, since it is no whole block.
+/// The bytes of a disk behind its last whole block, which no host sees.
 fn left_over(bytes: u64, block: u64) -> Option<String> {
     if bytes < block {
         return Some(format!("{bytes} bytes are less than a block of {block}"));
@@ -224,7 +224,7 @@ fn left_over(bytes: u64, block: u64) -> Option<String> {
     })
 }
 
-/// The folder that a socket is to be made in.
+/// Checks the folder that a socket is to be made in.
 fn no_folder(path: &Path) -> Option<String> {
     let folder = path.parent().filter(|one| !one.as_os_str().is_empty())?;
     (!folder.is_dir()).then(|| format!("the folder {} is not there", folder.display()))

@@ -1,7 +1,7 @@
 //! The control socket (docs/nvmeof.md): methods that look, and methods that take one step each.
 //!
-//! What a method adds is said with the keys of the configuration file, and read by what reads that: so both know the
-//! same keys, the same defaults and the same mistakes.
+//! A method that adds something takes the keys of the configuration file, and the same reader reads them: so both
+//! have the same keys, defaults and mistakes.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,7 @@ use super::write::save;
 use crate::disk::faults::{self, Orders};
 use crate::nvme::Nqn;
 
-/// What can be asked.
+/// The methods.
 const METHODS: [&str; 16] = [
     "version",
     "status",
@@ -42,7 +42,7 @@ const METHODS: [&str; 16] = [
     "save",
 ];
 
-/// A daemon that several threads look after, one at a time. Clones are the same.
+/// A daemon that threads share, one at a time. Clones are the same daemon.
 #[derive(Clone)]
 pub struct Controlled {
     daemon: Arc<Mutex<Daemon>>,
@@ -51,7 +51,7 @@ pub struct Controlled {
 }
 
 impl Controlled {
-    /// A daemon, and the file that it was configured by.
+    /// Shares a daemon, which was configured by this file.
     #[must_use]
     pub fn new(daemon: Daemon, path: Option<PathBuf>) -> Self {
         Self {
@@ -60,14 +60,14 @@ impl Controlled {
         }
     }
 
-    /// The daemon, for nobody else meanwhile.
+    /// Locks the daemon.
     pub fn lock(&self) -> MutexGuard<'_, Daemon> {
-        // It changes by whole steps; what panicked in one was its caller.
+        // It changes by whole steps: a panic was in a caller, between them.
         self.daemon.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What answers at the socket, and what keeps it.
+/// The server of the socket, and the socket's file.
 struct Answers {
     of: Controlled,
     _tell: Tell,
@@ -93,13 +93,13 @@ pub fn serve(of: &Controlled, settings: &ControlSettings) -> Result<Service, Soc
     }
 }
 
-/// Why there is no control socket.
+/// Reason why there is no control socket.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// It cannot be served.
+    /// The socket cannot be served.
     #[error("{0}")]
     Serve(#[from] ServeError),
-    /// It was not handed in.
+    /// The socket was not handed in.
     #[error("control socket: {0}")]
     HandedIn(#[from] HandedInError),
 }
@@ -130,7 +130,7 @@ struct OfFault {
 }
 
 impl OfFault {
-    /// What is ordered; nothing is, if it is neither an error nor a delay.
+    /// The orders; `None` if there is neither an error nor a delay.
     fn orders(&self) -> Result<Option<Orders>, Refusal> {
         let usual = Orders::default();
         let delay = Duration::from_millis(self.delay_ms.unwrap_or(0));
@@ -347,7 +347,7 @@ fn add_listener(daemon: &mut Daemon, params: &Value) -> Result<Value, Refusal> {
     Ok(json!({ "id": id, "addresses": daemon.addresses(id) }))
 }
 
-/// Reads parameters as the file they would be a table of.
+/// Reads parameters as a table of a configuration file.
 fn as_file(tables: &[(&str, &Value)]) -> Result<Settings, Refusal> {
     let mut whole = toml::Table::new();
     for (name, table) in tables {
@@ -399,7 +399,7 @@ fn host(text: &str, daemon: &Daemon) -> Result<Nqn, Refusal> {
     name.map_err(|error| wrong(error.to_string()))
 }
 
-/// What has this name.
+/// Finds the object with this name.
 fn named<T: Copy>(what: &str, name: &str, known: &[(&str, T)]) -> Result<T, Refusal> {
     let found = known.iter().find(|(one, _)| *one == name);
     found.map(|(_, found)| *found).ok_or_else(|| {

@@ -1,8 +1,8 @@
-//! The configuration file: what its text says, or what is wrong with it.
+//! The configuration file: its settings, or its mistakes.
 //!
-//! Its form is read by serde, which stops at the first thing that is none: a syntax error, a key that there is not, a
-//! text where a number belongs. What a file of the right form says is then looked at as a whole, and every mistake is
-//! told. nvmeof/nvmeofd.example.toml has every key.
+//! serde reads its form, and stops at the first mistake: a syntax error, an unknown key, a text in place of a number.
+//! A file of the right form is then checked as a whole, and every mistake is reported. nvmeof/nvmeofd.example.toml
+//! has every key.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -27,7 +27,7 @@ use crate::model::{GROUPS, NAMESPACES};
 use crate::nvme::Nqn;
 use crate::nvme::log::Access;
 
-/// Ways to reach a group, by their names here.
+/// States of access to a group, by name.
 pub const ACCESS: [(&str, Access); 5] = [
     ("optimized", Access::Optimized),
     ("non-optimized", Access::NonOptimized),
@@ -36,14 +36,14 @@ pub const ACCESS: [(&str, Access); 5] = [
     ("change", Access::Change),
 ];
 
-/// Bytes of a file: one that is longer is none of ours.
+/// Most bytes of a configuration file.
 const LONGEST: u64 = 16 << 20;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Form {
     log: Option<Spanned<String>>,
-    /// Names of hosts have to have the form of a qualified name.
+    /// Names of hosts must have the form of a qualified name.
     #[serde(default)]
     strict: bool,
     control: Option<Spanned<ControlForm>>,
@@ -156,15 +156,15 @@ struct ReferralForm {
 /// Reads a file.
 ///
 /// # Errors
-/// What is wrong with it, line by line.
+/// The mistakes, line by line.
 pub fn read(path: &Path) -> Result<Settings, Mistakes> {
     parse(path, &text_of(path)?)
 }
 
-/// Reads a file, and looks at what it names as that is now.
+/// Reads a file, and checks the files, adapters and addresses that it names.
 ///
 /// # Errors
-/// What is wrong with the text, line by line.
+/// The mistakes of the text, line by line.
 pub fn check(path: &Path) -> Result<Check, Mistakes> {
     let text = text_of(path)?;
     let (settings, named) = read_all(path, &text)?;
@@ -174,7 +174,7 @@ pub fn check(path: &Path) -> Result<Check, Mistakes> {
 /// Reads the text of a file.
 ///
 /// # Errors
-/// What is wrong with it, line by line.
+/// The mistakes, line by line.
 pub fn parse(path: &Path, text: &str) -> Result<Settings, Mistakes> {
     read_all(path, text).map(|(settings, _)| settings)
 }
@@ -194,7 +194,7 @@ fn text_of(path: &Path) -> Result<String, Mistakes> {
     std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))
 }
 
-/// What a text says, and what it names, with the places.
+/// The settings of a text, and the things that it names, with their places.
 type All = (Settings, Vec<(Named, Range<usize>)>);
 
 fn read_all(path: &Path, text: &str) -> Result<All, Mistakes> {
@@ -223,7 +223,7 @@ fn read_all(path: &Path, text: &str) -> Result<All, Mistakes> {
     })
 }
 
-/// What is wrong with an adapter's name, without DAT's name for it, and with the option that may be meant.
+/// The mistake in an adapter's name, without DAT's name for it, and with the option that may be meant.
 fn of_name(error: &OpenError) -> String {
     let text = error.to_string();
     let text = text.trim_end_matches(" (DAT_PROVIDER_NOT_FOUND)");
@@ -247,14 +247,14 @@ fn of_name(error: &OpenError) -> String {
     }
 }
 
-/// The word that a mistyped one may stand for: at most two letters are others, and at least half are the same.
+/// The known word that a mistyped one may stand for: at most two letters differ, and at least half are the same.
 fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     let distances = known.iter().map(|one| (distance(word, one), *one));
     let (distance, one) = distances.min()?;
     (distance <= 2 && 2 * distance <= one.len()).then_some(one)
 }
 
-/// Letters to insert, remove or replace (Levenshtein).
+/// Number of letters to insert, remove or replace (Levenshtein).
 fn distance(one: &str, other: &str) -> usize {
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (down, letter) in one.bytes().enumerate() {
@@ -269,11 +269,11 @@ fn distance(one: &str, other: &str) -> usize {
     row[other.len()]
 }
 
-/// Who reads, and what was found wrong.
+/// A reader, and the mistakes that it has found.
 struct Reader<'a> {
     text: &'a str,
     mistakes: Vec<Mistake>,
-    /// What is named, and where.
+    /// The things that are named, and their places.
     named: Vec<(Named, Range<usize>)>,
 }
 
@@ -283,12 +283,12 @@ impl Reader<'_> {
             .push(Mistake::at(self.text, &at.span(), message));
     }
 
-    /// It is looked at by who wants to know what is there now.
+    /// Adds a thing that `--check` looks at.
     fn names<T>(&mut self, what: Named, at: &Spanned<T>) {
         self.named.push((what, at.span()));
     }
 
-    /// A number in a range, or the usual one.
+    /// A number in a range, or the default.
     fn number<N>(
         &mut self,
         what: &str,
@@ -691,7 +691,7 @@ impl Reader<'_> {
     }
 }
 
-/// A size as people write it.
+/// Reads a size as people write it.
 pub(super) fn bytes_of(text: &str) -> Option<u64> {
     const UNITS: [(&str, u32); 4] = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40)];
     let unit = UNITS.iter().find(|(unit, _)| text.ends_with(unit));

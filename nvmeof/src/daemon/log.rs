@@ -1,14 +1,14 @@
-//! What is logged, as key `log` of the configuration and `RUST_LOG` say it.
+//! The filter of the log, by key `log` of the configuration or by `RUST_LOG`.
 //!
-//! tracing-subscriber takes a word that is no level for a target, and a daemon with such a filter logs nothing at all.
-//! So each directive is checked first: its level is one, and its target is a part of this program.
+//! tracing-subscriber reads an unknown level as a target, and a daemon with such a filter logs nothing at all. So each
+//! directive is checked first: its level must exist, and its target must be a part of this program.
 
 use tracing_subscriber::EnvFilter;
 
 /// The form of the value, for errors.
 const FORM: &str =
     "log is error, warn, info, debug, trace or off, or TARGET=LEVEL, with commas between several";
-/// Levels that there are; the numbers are tracing's own.
+/// Levels; the numbers are tracing's own.
 const LEVELS: [&str; 12] = [
     "off", "error", "warn", "info", "debug", "trace", "0", "1", "2", "3", "4", "5",
 ];
@@ -28,7 +28,7 @@ const TARGETS: [&str; 9] = [
 /// The filter that a value of `log` asks for.
 ///
 /// # Errors
-/// What is wrong with it, and what would be right.
+/// The mistake, and the right form.
 pub fn log_filter(text: &str) -> Result<EnvFilter, String> {
     filter(text, is_known)
 }
@@ -36,7 +36,7 @@ pub fn log_filter(text: &str) -> Result<EnvFilter, String> {
 /// The filter that `RUST_LOG` asks for, which may name targets of other programs.
 ///
 /// # Errors
-/// What is wrong with it, and what would be right.
+/// The mistake, and the right form.
 pub fn log_filter_of_environment(text: &str) -> Result<EnvFilter, String> {
     filter(text, |_| true)
 }
@@ -134,7 +134,7 @@ mod tests {
         }
     }
 
-    /// What the daemon is made of is in the lock file, and so is which of it logs.
+    /// The lock file has the crates of the daemon, and those of them that log.
     #[test]
     fn the_targets_are_the_crates_of_the_daemon_that_log() {
         let lock = concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.lock");
@@ -145,7 +145,7 @@ mod tests {
             let of = package.get("dependencies").and_then(toml::Value::as_array);
             let of = of.into_iter().flatten().filter_map(toml::Value::as_str);
             let name = package["name"].as_str().expect("a name");
-            // One that is there in two versions is named with its version.
+            // A crate with two versions is named with its version.
             let names = of.filter_map(|one| one.split(' ').next());
             needs
                 .entry(name)
@@ -158,7 +158,7 @@ mod tests {
                 left.extend(needs.get(name).into_iter().flatten());
             }
         }
-        // loom is of tests alone.
+        // Only tests use loom.
         let ours = seen.into_iter().filter(|name| {
             let logs = needs.get(name).is_some_and(|of| of.contains("tracing"));
             logs && !name.starts_with("tracing") && *name != "loom"

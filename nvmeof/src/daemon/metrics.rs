@@ -1,4 +1,4 @@
-//! What is counted, as OpenMetrics text.
+//! Counters, as OpenMetrics text.
 
 use core::ops::RangeInclusive;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::status::{Status, WorkerStatus};
 /// Boundaries of latencies, as powers of two of nanoseconds: those of [`crate::serve::Took`].
 const BOUNDARIES: RangeInclusive<u32> = 10..=35;
 
-/// One metric of something: its name, what it counts, and how many.
+/// A metric of one object: name, help, value.
 type Sample<'a> = (&'a str, &'a str, u64);
 
 /// The text.
@@ -158,7 +158,7 @@ fn seconds(nanoseconds: u64) -> f64 {
     Duration::from_nanos(nanoseconds).as_secs_f64()
 }
 
-/// Adds what is counted of one thing, and what it is at.
+/// Adds the counters and gauges of one object.
 fn add(text: &mut Text, of: &str, labels: &str, counters: &[Sample<'_>], gauges: &[Sample<'_>]) {
     let kinds = [(Kind::Counter, counters), (Kind::Gauge, gauges)];
     for (kind, all) in kinds {

@@ -7,20 +7,20 @@ use std::path::PathBuf;
 /// A mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
-    /// Its line, from 1; 0: the file as a whole, of which no line is shown.
+    /// Its line, from 1; 0 for the file as a whole, without a line.
     pub line: usize,
     /// Its column, from 1, in characters.
     pub column: usize,
-    /// Characters that are wrong.
+    /// Number of characters that are wrong.
     pub length: usize,
     /// The line itself.
     pub text: String,
-    /// What is wrong, and what would be right.
+    /// The mistake, and the right form.
     pub message: String,
 }
 
 impl Mistake {
-    /// Of a file that could not be read.
+    /// The mistake of a file that cannot be read.
     pub(super) fn of_file(message: impl Into<String>) -> Self {
         Self {
             line: 0,
@@ -46,7 +46,7 @@ impl Mistake {
     }
 }
 
-/// The beginning of the character that a place is in.
+/// Offset of the character that contains a byte.
 fn floor(text: &str, mut at: usize) -> usize {
     while !text.is_char_boundary(at) {
         at -= 1;
@@ -59,7 +59,7 @@ fn floor(text: &str, mut at: usize) -> usize {
 pub struct Mistakes {
     /// The file.
     pub path: PathBuf,
-    /// In the order of their lines.
+    /// The mistakes, in the order of their lines.
     pub mistakes: Vec<Mistake>,
 }
 

@@ -1,20 +1,20 @@
-//! What the daemon `nvmeofd` is made of.
+//! The parts of the daemon `nvmeofd`.
 //!
 //! ```text
 //!   file        text of a configuration file  -->  Settings, or mistakes with their lines
-//!   Settings    what is to be there: ports, subsystems, namespaces, hosts
-//!   Daemon      what is there: a target and its workers, and the settings that it was made by
-//!   reload      Settings that are to be there instead  -->  the steps from here to there
+//!   Settings    wanted state: ports, subsystems, namespaces, hosts
+//!   Daemon      current state: a target and its workers, and the settings that it was made by
+//!   reload      other Settings  -->  the steps from the current state to the wanted one
 //!   control     the control socket: methods that look, and methods that take one such step
 //!   metrics     counters as OpenMetrics text
-//!   check       what a configuration names, as it is now: files, cards, addresses
-//!   log         what is logged, and what is no such value
-//!   notify      what the service manager is told
+//!   check       the files, cards and addresses that a configuration names, as they are now
+//!   log         the filter of the log, and mistakes in it
+//!   notify      messages to the service manager
 //! ```
 //!
-//! Every change is one step of [`Daemon`], whoever wants it: the start, the control socket, or a file that was read
-//! again. A step that is refused changes nothing; one that is done changes the settings too, so that what is written
-//! to a file is what is there.
+//! Every change is one step of [`Daemon`], at the start, by the control socket, or by a file that is read again. A step
+//! that is refused changes nothing. One that succeeds changes the settings, too, so that saved settings are the current
+//! state.
 
 mod check;
 mod control;

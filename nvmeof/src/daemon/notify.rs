@@ -1,4 +1,4 @@
-//! What the service manager is told (sd_notify(3)): lines in a datagram to the socket that `NOTIFY_SOCKET` names.
+//! Messages to the service manager (sd_notify(3)): lines in a datagram to the socket that `NOTIFY_SOCKET` names.
 
 use std::env;
 use std::os::linux::net::SocketAddrExt;
@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
-/// Whom to tell.
+/// The receiver of the messages.
 #[derive(Debug)]
 pub struct Notify {
     socket: Option<(UnixDatagram, SocketAddr)>,
 }
 
 impl Notify {
-    /// As the environment says; nobody, if it says nothing.
+    /// The receiver that the environment names; messages go nowhere if it names none.
     #[must_use]
     pub fn of_environment() -> Self {
         let socket = env::var_os("NOTIFY_SOCKET").and_then(|path| {
@@ -39,35 +39,35 @@ impl Notify {
         }
     }
 
-    /// It serves; in a word, how.
+    /// The daemon serves, with its state in a line.
     pub fn ready(&self, status: &str) {
         self.tell(&format!("READY=1\nSTATUS={status}"));
     }
 
-    /// In a word, how it is.
+    /// The state of the daemon in a line.
     pub fn status(&self, status: &str) {
         self.tell(&format!("STATUS={status}"));
     }
 
-    /// It reads its configuration again; [`Notify::ready`] follows.
+    /// The daemon reads its configuration again; [`Notify::ready`] follows.
     pub fn reloading(&self) {
         let now = clock_gettime(ClockId::CLOCK_MONOTONIC)
             .map_or(0, |now| now.tv_sec() * 1_000_000 + now.tv_nsec() / 1_000);
         self.tell(&format!("RELOADING=1\nMONOTONIC_USEC={now}"));
     }
 
-    /// It ends.
+    /// The daemon ends.
     pub fn stopping(&self) {
         self.tell("STOPPING=1\nSTATUS=ending connections");
     }
 
-    /// It is alive.
+    /// The daemon is alive.
     pub fn watchdog(&self) {
         self.tell("WATCHDOG=1");
     }
 }
 
-/// How often [`Notify::watchdog`] is expected, halved, so that one may be late.
+/// Half the interval at which [`Notify::watchdog`] is expected, so that one may be late.
 #[must_use]
 pub fn watchdog() -> Option<Duration> {
     let number = |name: &str| env::var(name).ok()?.parse::<u64>().ok();

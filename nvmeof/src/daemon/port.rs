@@ -1,4 +1,4 @@
-//! A port that is there: an adapter, and threads that serve it.
+//! Open ports: an adapter, and threads that serve it.
 
 use std::net::{IpAddr, SocketAddr};
 use std::thread::JoinHandle;
@@ -11,21 +11,21 @@ use super::settings::PortSettings;
 use crate::model::WorkerId;
 use crate::serve::{Over, Target, Worker, WorkerConfig, WorkerError};
 
-/// Why there is no port.
+/// Reason why a port cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PortError {
     /// The adapter cannot be opened.
     #[error("{0}")]
     Open(#[from] OpenError),
-    /// Another port has it, and has said something else of it.
+    /// Another port has the adapter, with other options.
     #[error("adapter {adapter}: port {other} has it already, as {there}")]
     OtherName {
-        /// The adapter, as it was to be called.
+        /// The adapter, with the options that were asked for.
         adapter: String,
-        /// Which port.
+        /// The other port.
         other: u16,
-        /// What it is called there.
+        /// The adapter, with the options of the other port.
         there: String,
     },
     /// A worker cannot be made.
@@ -33,9 +33,9 @@ pub enum PortError {
     Worker {
         /// The adapter.
         adapter: String,
-        /// Which one of the port, from 0.
+        /// Number of the worker at the port, from 0.
         number: u16,
-        /// Why not.
+        /// The reason.
         error: WorkerError,
     },
     /// There is no thread for it.
@@ -49,7 +49,7 @@ struct Running {
     thread: JoinHandle<Result<Over, WorkerError>>,
 }
 
-/// A port that is there.
+/// An open port.
 pub(super) struct Port {
     adapter: Adapter,
     name: String,
@@ -57,14 +57,14 @@ pub(super) struct Port {
     workers: Vec<Running>,
 }
 
-/// What of a name says which function it is.
+/// The part of an adapter's name that names the function.
 fn device(adapter: &str) -> Result<String, OpenError> {
     let (device, _) = name::parse(adapter, &OpenOptions::default())?;
     Ok(device.to_owned())
 }
 
 impl Port {
-    /// Opens it and has it served. `others` are those that are there.
+    /// Opens a port and starts its workers. `others` are the open ports.
     pub(super) fn start<'a>(
         target: &Target,
         id: u16,
@@ -99,7 +99,7 @@ impl Port {
             buffers: settings.buffers,
             spin: settings.spin,
         };
-        // All are made before one runs: so nothing was served if one cannot be made.
+        // All workers are made before one runs: if one fails, nothing was served.
         let mut made = Vec::new();
         for (number, ia) in (0..).zip(ias) {
             let worker = Worker::new(target, ia, config);
@@ -136,12 +136,12 @@ impl Port {
         Ok(port)
     }
 
-    /// Where it listens.
+    /// The addresses at which it listens.
     pub(super) fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// It listens nowhere.
+    /// Returns whether no worker serves it.
     pub(super) fn listens_no_more(&mut self) {
         self.addresses.clear();
     }
@@ -160,7 +160,7 @@ impl Port {
         }
     }
 
-    /// Ends it: its connections end, and its threads. What all workers have done.
+    /// Ends it, with its connections and threads. Returns the counters of all workers.
     pub(super) fn stop(self, target: &Target) -> Over {
         self.tell_to_stop(target);
         let mut all = Over::default();
@@ -172,7 +172,7 @@ impl Port {
                     all.sleeps += over.sleeps;
                     all.refused += over.refused;
                 }
-                // It was told when it happened.
+                // It was logged when it happened.
                 Ok(Err(_)) => {}
                 Err(_) => tracing::error!(worker = worker.id, "a worker's thread panicked"),
             }
@@ -181,8 +181,8 @@ impl Port {
     }
 }
 
-/// Where hosts find a service of an adapter. A link-local address, which means something on one link alone, is told if
-/// it has no other.
+/// The addresses at which hosts find a service of an adapter. A link-local address has a meaning on one link only, and
+/// is returned if there is no other.
 fn addresses(ia: &Ia, service: u16) -> Vec<SocketAddr> {
     let all: Vec<IpAddr> = ia.addresses().iter().map(|one| one.address).collect();
     let far = all.iter().copied().filter(|ip| !is_link_local(*ip));
@@ -218,7 +218,7 @@ fn serve(worker: Worker, port: u16, cpu: Option<u16>) -> Result<Over, WorkerErro
     ended
 }
 
-/// Has this thread run on one processor.
+/// Pins this thread to one processor.
 fn pin(cpu: u16) -> nix::Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu.into())?;

@@ -1,20 +1,20 @@
-//! From what is there to what is to be there.
+//! The steps from the current state to the wanted one.
 //!
-//! What goes, goes first, so that its names, numbers and identifiers are free for what comes. A step that is refused is
-//! told, and the others are taken: a wrong path of one disk does not keep a host out of another.
+//! Removals come first, so that names, numbers and identifiers are free for additions. A step that is refused is
+//! reported, and the others are taken: a wrong path of one disk does not keep a host away from another one.
 
 use super::settings::{Settings, SubsystemSettings};
 use super::state::{Daemon, DaemonError};
 use crate::nvme::Nqn;
 
-/// What came of it.
+/// Outcome of a reload.
 #[derive(Debug, Default)]
 pub struct Reloaded {
     /// Steps that were taken.
     pub done: Vec<String>,
-    /// Steps that were refused, and why.
+    /// Steps that were refused, with the reason.
     pub refused: Vec<(String, DaemonError)>,
-    /// Differences that take a restart.
+    /// Differences that need a restart.
     pub needs_restart: Vec<String>,
 }
 
@@ -34,7 +34,7 @@ impl Reloaded {
 }
 
 impl Daemon {
-    /// Takes the steps that lead from what is there to what is wanted.
+    /// Takes the steps from the current settings to the wanted ones.
     pub fn reload(&mut self, wanted: &Settings) -> Reloaded {
         let before = self.settings().clone();
         let mut told = Reloaded::default();
@@ -88,7 +88,7 @@ impl Daemon {
 
     fn take_away(&mut self, before: &Settings, wanted: &Settings, told: &mut Reloaded) {
         for (id, port) in &before.ports {
-            // All but access takes other workers.
+            // Changes of anything but access need new workers.
             let mut as_wanted = wanted.ports.get(id).cloned();
             if let Some(wanted) = &mut as_wanted {
                 wanted.access.clone_from(&port.access);
@@ -107,14 +107,14 @@ impl Daemon {
             for (nsid, namespace) in &subsystem.namespaces {
                 let is_to_be = wanted.namespaces.get(nsid);
                 if is_to_be == Some(namespace) {
-                    // It keeps the file that it has open.
+                    // The namespace keeps its open file.
                     if let Err(error) = self.check_path(name, *nsid) {
                         told.refused
                             .push((format!("namespace {nsid} of {name} stays as it is"), error));
                     }
                     continue;
                 }
-                // A disk that cannot be opened is no reason to take away the one that is there.
+                // If the new disk cannot be opened, the old one stays.
                 if let Some(is_to_be) = is_to_be
                     && let Err(error) = self.try_disk(name, *nsid, is_to_be, namespace)
                 {

@@ -1,4 +1,4 @@
-//! What is to be there.
+//! Settings: the wanted state of a daemon.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,42 +14,42 @@ use crate::serve::WorkerConfig;
 /// The service at which hosts look for an NVMe over RDMA target (IANA).
 pub const SERVICE: u16 = 4420;
 
-/// Everything.
+/// All settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// Names of hosts have to have the form of a qualified name.
+    /// Names of hosts must have the form of a qualified name.
     pub strict: bool,
-    /// What is logged, as `RUST_LOG` has it.
+    /// The filter of the log, in the form of `RUST_LOG`.
     pub log: Option<String>,
     /// The control socket.
     pub control: Option<ControlSettings>,
-    /// Where counters can be read by HTTP.
+    /// The address at which counters can be read by HTTP.
     pub metrics: Option<SocketAddr>,
-    /// Where hosts connect.
+    /// The ports that hosts connect to.
     pub ports: BTreeMap<u16, PortSettings>,
-    /// What they find there.
+    /// The subsystems.
     pub subsystems: BTreeMap<Nqn, SubsystemSettings>,
-    /// Other discovery services that hosts are led to, with the number of the port in the log page.
+    /// Referrals to other discovery services, with the port number for the log page.
     pub referrals: BTreeMap<SocketAddr, u16>,
 }
 
-/// The control socket. Its mode is 0600, and 0660 where a group may ask, too.
+/// The control socket. Its mode is 0600, or 0660 with a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControlSettings {
-    /// Where it is.
+    /// Its place.
     pub socket: ControlSocket,
-    /// Whose it is, if not the daemon's own user's.
+    /// Its owner; `None` for the daemon's user.
     pub user: Option<u32>,
-    /// Who may ask as well.
+    /// The group that may use it, too.
     pub group: Option<u32>,
 }
 
-/// Where a control socket is.
+/// Place of a control socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControlSocket {
     /// It is made at this path.
     Path(PathBuf),
-    /// Whoever started the process has made it, under this name (`LISTEN_FDS`).
+    /// The program that started the process has made it, under this name (`LISTEN_FDS`).
     Given(String),
 }
 
@@ -62,21 +62,21 @@ pub struct PortSettings {
     pub service: u16,
     /// Workers: a thread and an instance of the adapter each.
     pub workers: u16,
-    /// The processors that they run on: worker N on the Nth of them, from the beginning again where they are fewer.
-    /// None: where the system puts them.
+    /// The processors for the workers: worker N runs on the Nth of them, and the list is repeated. Empty: the system
+    /// chooses.
     pub cpus: Vec<u16>,
-    /// Commands that can be at a worker at once.
+    /// Entries that the queues of all hosts have together at a worker.
     pub ios: u32,
-    /// Buffers of 128 KiB of a worker.
+    /// Number of buffers of 128 KiB of a worker.
     pub buffers: u32,
-    /// Turns without an event before a worker sleeps.
+    /// Number of turns without an event before a worker sleeps.
     pub spin: u32,
-    /// How it reaches groups of namespaces, where that is not optimized.
+    /// Its access to groups of namespaces that is not optimized.
     pub access: BTreeMap<u32, Access>,
 }
 
 impl PortSettings {
-    /// A port of an adapter, and the rest as usual.
+    /// A port of an adapter, with defaults.
     #[must_use]
     pub fn new(adapter: impl Into<String>) -> Self {
         let usual = WorkerConfig::default();
@@ -109,7 +109,7 @@ pub struct SubsystemSettings {
 }
 
 impl SubsystemSettings {
-    /// A subsystem without namespaces, its serial number one that follows from its name.
+    /// A subsystem without namespaces. Its serial number is made from its name.
     #[must_use]
     pub fn new(name: &Nqn) -> Self {
         let mut serial = Uuid::new_v5(&SPACE, name.as_str().as_bytes())
@@ -129,37 +129,37 @@ impl SubsystemSettings {
 /// The model number of a subsystem that names none.
 pub const MODEL: &str = "uDAPL NVMe over RDMA";
 
-/// The space of names in which identifiers of namespaces are made. It must never change: hosts know disks by them.
+/// The UUID namespace in which identifiers of namespaces are made. It must never change: hosts recognise disks by them.
 const SPACE: Uuid = Uuid::from_u128(0x6e76_6d65_6f66_5d01_8a5e_75da_706c_0001);
 
 /// A host that may connect to a subsystem.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostSettings {
-    /// The file with the key by which it says who it is.
+    /// The file with the key that the host authenticates with.
     pub key: Option<PathBuf>,
-    /// The file with the key by which it is told who we are, if it wants to know.
+    /// The file with the key that the target authenticates with, if the host asks.
     pub controller_key: Option<PathBuf>,
 }
 
 /// A namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceSettings {
-    /// What its blocks lie on.
+    /// The source of its disk.
     pub source: Source,
     /// Bytes of a block, as a power of two.
     pub shift: u8,
-    /// Nothing may be written.
+    /// Writes are refused.
     pub read_only: bool,
     /// Its file or block device is locked, so that no other program and no other namespace has it.
     pub lock: bool,
-    /// Its group, for the ports' ways of reaching it.
+    /// Its group, for the access of ports.
     pub group: u32,
-    /// By which hosts know it again.
+    /// The identifier by which hosts recognise it.
     pub uuid: Uuid,
 }
 
 impl NamespaceSettings {
-    /// A namespace of a subsystem, and the rest as usual.
+    /// A namespace of a subsystem, with defaults.
     #[must_use]
     pub fn new(subsystem: &Nqn, nsid: u32, source: Source) -> Self {
         Self {
@@ -172,7 +172,7 @@ impl NamespaceSettings {
         }
     }
 
-    /// The identifier of a namespace that names none: the same for the same subsystem and number, always.
+    /// The default identifier of a namespace. It depends on its subsystem and number only.
     #[must_use]
     pub fn usual_uuid(subsystem: &Nqn, nsid: u32) -> Uuid {
         Uuid::new_v5(&SPACE, format!("{subsystem}#{nsid}").as_bytes())

@@ -1,4 +1,4 @@
-//! What is there, and the steps by which it changes.
+//! The current state of a daemon, and the steps that change it.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -16,7 +16,7 @@ use crate::nvme::Nqn;
 use crate::nvme::log::Access;
 use crate::serve::Target;
 
-/// Why something cannot be had.
+/// Reason why a step is refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DaemonError {
@@ -26,23 +26,23 @@ pub enum DaemonError {
     /// A disk cannot be opened.
     #[error("namespace {nsid} of {subsystem}: {error}")]
     Disk {
-        /// Whose.
+        /// Its owner.
         subsystem: Nqn,
         /// Its number.
         nsid: u32,
-        /// Why not.
+        /// The reason.
         error: DiskError,
     },
-    /// A disk does not fail by order.
+    /// The disk is not a faulty one.
     #[error(
         "namespace {nsid} of {subsystem}: its disk, {disk}, fails by no order; one that is `faulty` does"
     )]
     NotFaulty {
-        /// Whose.
+        /// Its owner.
         subsystem: Nqn,
         /// Its number.
         nsid: u32,
-        /// What it is.
+        /// Its kind.
         disk: String,
     },
     /// A port cannot be served.
@@ -50,42 +50,42 @@ pub enum DaemonError {
     Port {
         /// Its number.
         port: u16,
-        /// Why not.
+        /// The reason.
         error: PortError,
     },
     /// The file of a host's key cannot be read.
     #[error("the key of host {host}, {}: {error}", file.display())]
     Key {
-        /// Whose.
+        /// Its owner.
         host: Nqn,
         /// The file.
         file: PathBuf,
-        /// Why not.
+        /// The reason.
         error: io::Error,
     },
-    /// What is in it is no key.
+    /// The file has no key.
     #[error("the key of host {host}, {}: {error}", file.display())]
     NoKey {
-        /// Whose.
+        /// Its owner.
         host: Nqn,
         /// The file.
         file: PathBuf,
-        /// Why it is none.
+        /// The reason.
         error: KeyError,
     },
     /// A host has one key, wherever it connects to.
     #[error("host {host} has the key {} for {subsystem}, and another here", file.display())]
     OtherKey {
-        /// Whose.
+        /// Its owner.
         host: Nqn,
-        /// For which subsystem.
+        /// The subsystem.
         subsystem: Nqn,
         /// The file.
         file: PathBuf,
     },
 }
 
-/// A target that is served, and by which settings.
+/// A target that is served, and its settings.
 pub struct Daemon {
     target: Target,
     settings: Settings,
@@ -93,7 +93,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// A daemon that has nothing yet but its target.
+    /// A daemon without ports and subsystems.
     #[must_use]
     pub fn new(target: Target) -> Self {
         Self {
@@ -103,7 +103,7 @@ impl Daemon {
         }
     }
 
-    /// Starts what settings say: subsystems first, so that the first host finds them, then ports.
+    /// Starts what the settings describe: subsystems first, so that the first host finds them, then ports.
     ///
     /// # Errors
     /// [`DaemonError`]; nothing is served.
@@ -123,7 +123,7 @@ impl Daemon {
         }
     }
 
-    /// Whether names of hosts that connect from now on have to have the form of a qualified name.
+    /// Sets whether names of hosts that connect from now on must have the form of a qualified name.
     pub(super) fn set_strict(&mut self, strict: bool) {
         self.settings.strict = strict;
         self.target.with(|model| model.set_strict(strict));
@@ -148,13 +148,13 @@ impl Daemon {
         &self.target
     }
 
-    /// What is there.
+    /// The current settings.
     #[must_use]
     pub const fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Where a port listens; nothing if there is no such port.
+    /// The addresses at which a port listens; none if there is no such port.
     #[must_use]
     pub fn addresses(&self, port: u16) -> &[SocketAddr] {
         self.ports.get(&port).map_or(&[], Port::addresses)
@@ -167,20 +167,20 @@ impl Daemon {
         port.map_or_else(Vec::new, |port| port.workers().collect())
     }
 
-    /// Whether a worker is left that serves.
+    /// Returns whether a worker still serves.
     #[must_use]
     pub fn serves(&self) -> bool {
         let mut workers = self.ports.values().flat_map(Port::workers);
         workers.any(|(_, serves)| serves)
     }
 
-    /// What is logged is the caller's business; it is kept for who saves the settings.
+    /// Keeps the filter of the log for saved settings. The caller sets the filter itself.
     pub(super) fn set_log(&mut self, log: Option<String>) {
         self.settings.log = log;
     }
 
-    /// Whether a disk could be opened now, but for its lock, which the namespace in its place may have. `there`: a
-    /// namespace with the same path stays as it is if the path leads to another file now.
+    /// Checks that a disk can be opened now, apart from its lock, which the namespace in its place may have. `there`: a
+    /// namespace with the same path stays as it is if the path names another file now.
     pub(super) fn try_disk(
         &self,
         subsystem: &Nqn,
@@ -199,7 +199,7 @@ impl Daemon {
         })
     }
 
-    /// Looks whether the path of a namespace's disk still leads to the file that is open.
+    /// Checks that the path of a namespace's disk still names the open file.
     pub(super) fn check_path(&self, subsystem: &Nqn, nsid: u32) -> Result<(), DaemonError> {
         let namespace = self.target.with(|model| model.namespace(subsystem, nsid))?;
         let checked = namespace.disk().check_path();
@@ -219,7 +219,7 @@ impl Daemon {
         name: &Nqn,
         settings: &SubsystemSettings,
     ) -> Result<(), DaemonError> {
-        // What may fail for long, and needs no model.
+        // Opens take long and may fail, and need no model.
         let mut namespaces = Vec::new();
         for (nsid, namespace) in &settings.namespaces {
             namespaces.push(open(name, *nsid, namespace)?);
@@ -313,7 +313,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Takes in the size that a namespace's disk has now, in blocks.
+    /// Reads the size of a namespace's disk. Returns it in blocks.
     ///
     /// # Errors
     /// There is no such namespace.
@@ -325,11 +325,11 @@ impl Daemon {
         Ok(blocks)
     }
 
-    /// From now on this goes wrong with a namespace's disk, which is a faulty one; none: nothing does. With how many
-    /// operations something has gone wrong until now.
+    /// Gives orders to a namespace's faulty disk; `None` ends them. Returns the number of operations that were struck
+    /// so far.
     ///
     /// # Errors
-    /// There is no such namespace, or its disk is none that is there to fail.
+    /// There is no such namespace, or its disk is not a faulty one.
     pub fn order_fault(
         &mut self,
         subsystem: &Nqn,
@@ -348,10 +348,10 @@ impl Daemon {
         Ok(faults.struck())
     }
 
-    /// Lets a host connect.
+    /// Allows a host to connect.
     ///
     /// # Errors
-    /// There is no such subsystem; a key that cannot be had, or another than the host has elsewhere.
+    /// There is no such subsystem; a key cannot be read, or differs from the host's key elsewhere.
     pub fn allow_host(
         &mut self,
         subsystem: &Nqn,
@@ -372,7 +372,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Lets it no more, and disconnects it.
+    /// Withdraws that, and disconnects the host.
     ///
     /// # Errors
     /// There is no such subsystem, or the host was not allowed.
@@ -385,7 +385,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// What a host is authenticated with, from its file.
+    /// Reads the keys of a host from their files.
     fn keys(
         &self,
         subsystem: &Nqn,
@@ -425,7 +425,7 @@ impl Daemon {
         }))
     }
 
-    /// A host whose key no subsystem names any more is not asked for it.
+    /// Drops the keys of hosts that no subsystem names with a key any more.
     fn forget_key(&self, host: &Nqn) {
         let mut all = self.settings.subsystems.values();
         let is_named = all.any(|of| of.hosts.get(host).is_some_and(|one| one.key.is_some()));
@@ -439,12 +439,12 @@ impl Daemon {
     /// # Errors
     /// [`DaemonError`].
     pub fn add_port(&mut self, id: u16, settings: &PortSettings) -> Result<(), DaemonError> {
-        // The model knows it before the first host comes.
+        // Before the first host connects.
         self.target.with(|model| -> Result<(), ModelError> {
             model.add_port(id, Vec::new())?;
             for (group, access) in &settings.access {
                 model.set_access(id, *group, *access).inspect_err(|_| {
-                    // It is there: it has just been added.
+                    // It exists: it was just added.
                     let _ = model.remove_port(id);
                 })?;
             }
@@ -472,12 +472,12 @@ impl Daemon {
         Ok(())
     }
 
-    /// Removes a port; who is connected by it is disconnected. Waits for that, not for ever.
+    /// Removes a port, and disconnects the hosts that are connected by it. The wait for that is bounded.
     ///
     /// # Errors
     /// There is none.
     pub fn remove_port(&mut self, id: u16) -> Result<(), DaemonError> {
-        // Nobody is led there any more. Commands that are there are answered; then its controllers end.
+        // Discovery no longer lists the port. Pending commands are answered; then its controllers end.
         self.target.with(|model| model.move_port(id, Vec::new()))?;
         if let Some(port) = self.ports.remove(&id) {
             port.stop(&self.target);
@@ -488,7 +488,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// From now on a port reaches a group this way.
+    /// Sets the access of a port to a group.
     ///
     /// # Errors
     /// There is no such port, or group.
@@ -505,27 +505,27 @@ impl Daemon {
         Ok(())
     }
 
-    /// Leads hosts to another discovery service.
+    /// Adds a referral to another discovery service.
     ///
     /// # Errors
-    /// They are led there already.
+    /// The referral exists.
     pub fn add_referral(&mut self, at: SocketAddr, port: u16) -> Result<(), DaemonError> {
         self.target.with(|model| model.add_referral(port, at))?;
         self.settings.referrals.insert(at, port);
         Ok(())
     }
 
-    /// Leads them there no more.
+    /// Removes a referral.
     ///
     /// # Errors
-    /// They were not.
+    /// There is no such referral.
     pub fn remove_referral(&mut self, at: SocketAddr) -> Result<(), DaemonError> {
         self.target.with(|model| model.remove_referral(at))?;
         self.settings.referrals.remove(&at);
         Ok(())
     }
 
-    /// Leads hosts no more to ports that nobody serves: their adapters are gone. How many there are.
+    /// Removes ports without workers from discovery: their adapters are gone. Returns their number.
     pub fn give_up_ports(&mut self) -> usize {
         let mut given_up = 0;
         for (id, port) in &mut self.ports {
@@ -533,7 +533,7 @@ impl Daemon {
                 continue;
             }
             port.listens_no_more();
-            // It is there for as long as its settings are.
+            // It exists as long as its settings do.
             let _ = self.target.with(|model| model.move_port(*id, Vec::new()));
             tracing::error!(
                 port = id,
@@ -544,7 +544,7 @@ impl Daemon {
         given_up
     }
 
-    /// Ends everything that serves: all ports at once, each within its bound.
+    /// Ends all ports at once, each within its bound.
     pub fn end(&mut self) {
         for port in self.ports.values() {
             port.tell_to_stop(&self.target);
@@ -605,8 +605,8 @@ fn left_out(subsystem: &Nqn, nsid: u32, disk: &Disk) -> Option<String> {
     ))
 }
 
-/// The key in a file, for a host. A process that has keys leaves no core that has them, and no other process of its
-/// user looks into it.
+/// Reads the key of a host from a file. A process with keys leaves no core dump, and other processes of its user cannot
+/// trace it.
 fn key_in(host: &Nqn, path: &Path) -> Result<Key, DaemonError> {
     let read = || {
         let mut file = std::fs::File::open(path)?;
@@ -633,7 +633,7 @@ fn key_in(host: &Nqn, path: &Path) -> Result<Key, DaemonError> {
     })
 }
 
-/// Who may read a file of this mode besides its owner, if anybody may.
+/// The others that may read a file of this mode besides its owner; `None` if nobody may.
 const fn may_read(mode: u32) -> Option<&'static str> {
     match (mode & 0o040 != 0, mode & 0o004 != 0) {
         (_, true) => Some("everybody"),

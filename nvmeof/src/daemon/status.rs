@@ -1,4 +1,4 @@
-//! What is there now, as it is told.
+//! The status that the control socket reports.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,14 +12,14 @@ use super::write::access_name;
 use crate::model::{Controller, Namespace, Subsystem};
 use crate::serve::{KINDS, Took};
 
-/// Everything.
+/// The status of a daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Status {
     /// Ports.
     pub ports: Vec<PortStatus>,
     /// Subsystems.
     pub subsystems: Vec<SubsystemStatus>,
-    /// Controllers: one for each host and subsystem that it has connected to, and for each that discovers.
+    /// Controllers: one for each host at each subsystem, and one for each host that discovers.
     pub controllers: Vec<ControllerStatus>,
 }
 
@@ -30,48 +30,48 @@ pub struct PortStatus {
     pub id: u16,
     /// Its adapter.
     pub adapter: String,
-    /// Where hosts find it.
+    /// The addresses at which hosts find it.
     pub addresses: Vec<SocketAddr>,
-    /// Who serves it.
+    /// Its workers.
     pub workers: Vec<WorkerStatus>,
-    /// How it reaches groups, where that is not optimized.
+    /// Its access to groups that is not optimized.
     pub access: BTreeMap<u32, &'static str>,
 }
 
 /// A worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct WorkerStatus {
-    /// As the target counts it.
+    /// Its number.
     pub worker: u32,
-    /// Its thread is there.
+    /// Its thread runs.
     pub serves: bool,
-    /// Commands that were answered.
+    /// Number of commands that were answered.
     pub commands: u64,
-    /// Of them, those that were refused.
+    /// Number of them that were refused.
     pub refused: u64,
-    /// Connections that were taken.
+    /// Number of connections that were accepted.
     pub connections: u64,
-    /// Times it slept.
+    /// Number of sleeps.
     pub sleeps: u64,
-    /// Commands that are at it now.
+    /// Number of commands that it has now.
     pub queue_depth: u64,
-    /// Entries that the queues of all hosts can have together.
+    /// Entries that the queues of all hosts may have together.
     pub queue_size: u32,
-    /// How long commands of I/O queues took, of which one of 64 is timed: `read`, `write`, `other`.
+    /// Latencies of commands of I/O queues, of which one in 64 is timed: `read`, `write`, `other`.
     pub latency: BTreeMap<&'static str, Histogram>,
-    /// Entries of hosts' queues that are left.
+    /// Entries that are left of them.
     pub entries_left: u32,
-    /// Queues of hosts.
+    /// Number of queues of hosts.
     pub host_queues: u32,
-    /// Connections without Connect, of discovery, and not authenticated.
+    /// Number of guests: connections without Connect, of discovery, and not authenticated.
     pub guests: u32,
-    /// Queues of hosts that were refused for want of entries.
+    /// Number of queues of hosts that were refused because no entries were left.
     pub refused_hosts: u64,
-    /// Guests that were rejected.
+    /// Number of guests that were rejected.
     pub refused_guests: u64,
-    /// Guests that ended for newcomers.
+    /// Number of guests that ended to make room for others.
     pub displaced_guests: u64,
-    /// Connections that ended since they held more than they may.
+    /// Number of connections that ended because they held more commands than they may.
     pub overdrawn: u64,
 }
 
@@ -97,15 +97,15 @@ pub struct SubsystemStatus {
 pub struct NamespaceStatus {
     /// Its number.
     pub nsid: u32,
-    /// By which hosts know it.
+    /// The identifier by which hosts recognise it.
     pub uuid: Uuid,
-    /// What its blocks lie on.
+    /// The name of its disk.
     pub disk: String,
     /// Its size.
     pub bytes: u64,
     /// Bytes of a block.
     pub block_size: u32,
-    /// Nothing may be written.
+    /// Writes are refused.
     pub read_only: bool,
     /// Its group.
     pub group: u32,
@@ -124,22 +124,22 @@ pub struct NamespaceStatus {
 pub struct ControllerStatus {
     /// Its number.
     pub controller: u16,
-    /// Of which subsystem.
+    /// Its subsystem.
     pub subsystem: String,
-    /// Whose.
+    /// Its host.
     pub host: String,
-    /// By which port it was reached.
+    /// The port that it was connected by.
     pub port: u16,
     /// It takes commands.
     pub ready: bool,
-    /// I/O queues.
+    /// The connected I/O queues.
     pub queues: Vec<u16>,
     /// Keep-alive time; 0 is none.
     pub keep_alive_ms: u32,
 }
 
 impl Daemon {
-    /// What is there now.
+    /// The current status.
     #[must_use]
     pub fn status(&self) -> Status {
         let (done, rooms) = (self.target().done(), self.target().rooms());

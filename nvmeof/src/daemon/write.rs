@@ -9,7 +9,7 @@ use super::settings::{ControlSocket, Settings};
 use crate::disk::Source;
 use crate::nvme::log::Access;
 
-/// The text of a file that says these settings.
+/// The text of a file with these settings.
 #[must_use]
 pub fn text(settings: &Settings) -> String {
     let mut out =
@@ -118,7 +118,7 @@ fn put(out: &mut String, settings: &Settings) -> core::fmt::Result {
     Ok(())
 }
 
-/// The name of a way to reach a group.
+/// The name of a state of access.
 #[must_use]
 pub fn access_name(access: Access) -> &'static str {
     let known = ACCESS.iter().find(|(_, one)| *one == access);
@@ -133,10 +133,10 @@ fn path(path: &Path) -> String {
     quoted(&path.display().to_string())
 }
 
-/// Writes a file: whoever reads it finds the old one or the new one, whenever that is.
+/// Writes a file. A reader finds the old content or the new one at any time.
 ///
 /// # Errors
-/// The system's; the old file is there.
+/// The system's error; the old file is unchanged.
 pub fn save(settings: &Settings, to: &Path) -> io::Result<()> {
     let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));

@@ -1,9 +1,9 @@
-//! A disk is one program's at a time.
+//! Locks that keep a disk to one program at a time.
 //!
 //! A regular file is locked by flock(2), exclusively, or shared if it is only read. A block device is opened with
 //! `O_EXCL`, which the kernel refuses while it is mounted or another program has it so. A block device that was handed
-//! in and that this process may not open by itself is locked by flock(2) as well. The lock has an open file of its own
-//! where that is to be had, so that it ends with the namespace, and not when the last worker closes its descriptor.
+//! in and that this process may not open by itself is locked by flock(2) as well. If possible the lock has an open file
+//! of its own. Then it ends with the namespace, not when the last worker closes its descriptor.
 
 use core::fmt;
 use std::fs::{Metadata, OpenOptions, TryLockError};
@@ -18,12 +18,12 @@ use udapl::reactor::{File, ReactorError};
 
 use super::{DiskError, again, copy};
 
-/// Which file or block device something is, whatever its path.
+/// Identity of a file or a block device, independent of its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The device that the file lies on, or the block device itself.
+    /// The device that the file is on, or the block device itself.
     device: u64,
-    /// The file's inode; none of a block device.
+    /// The file's inode; `None` for a block device.
     inode: Option<u64>,
 }
 
@@ -62,20 +62,20 @@ impl fmt::Display for Identity {
     }
 }
 
-/// Disks on descriptors that were handed in and are locked, and whether they are only read. The open file of such a
-/// descriptor is one, however many disks of this process have it, so its lock would not keep them apart.
+/// Locked disks on descriptors that were handed in, each with whether it is only read. All disks on such a descriptor
+/// share one open file, so its flock would not keep them apart.
 static GIVEN: Mutex<Vec<(Identity, bool)>> = Mutex::new(Vec::new());
 
 /// The lock of a disk.
 #[derive(Debug)]
 pub(super) struct Claim {
     file: File,
-    /// It is one of [`GIVEN`].
+    /// It has an entry in [`GIVEN`].
     given: Option<Identity>,
 }
 
 impl Claim {
-    /// Locks a file that is open. `is_given`: it was opened by another program.
+    /// Locks an open file. `is_given`: it was opened by another program.
     pub(super) fn take(
         file: &File,
         identity: Identity,
@@ -105,7 +105,7 @@ impl Claim {
                 return Err(DiskError::Lock { what, error });
             }
         }
-        // Of a descriptor that was handed in, the open file is the lock's owner, whatever process has it.
+        // The open file of a descriptor that was handed in owns the lock, whichever process has it.
         let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
         let is_taken =
             |(one, is_shared): &(Identity, bool)| *one == identity && !(*is_shared && read_only);
@@ -159,7 +159,7 @@ impl Drop for Claim {
     }
 }
 
-/// The program that has a file locked, as far as the system says.
+/// The program that has a file locked, if the system tells.
 fn holder(identity: Identity) -> String {
     let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
     match identity
@@ -229,7 +229,7 @@ mod tests {
         let unlocked = Disk::open_unlocked(Source::File(path.clone()), 9, false);
         let unlocked = unlocked.expect("whoever wants no lock is not kept away");
         assert!(!first.excludes(&unlocked) && first.identity() == unlocked.identity());
-        // A handle that is still open has no part in the lock.
+        // An open handle has no part in the lock.
         let handle = first.handle().expect("a handle");
         first.give_up();
         let second = open(&path, false).expect("given up");

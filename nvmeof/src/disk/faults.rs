@@ -1,8 +1,8 @@
-//! Faults of a disk that is there for tests: what fails, and what waits.
+//! Faults of a disk for tests: operations that fail or are late.
 //!
-//! A disk of [`Source::Faulty`](super::Source::Faulty) is a memory disk that does as it is ordered to: operations of
-//! some kind fail with an error of the system's, or end later than they would. Nothing else can be ordered to, so no
-//! disk with anybody's data ever fails by order. The control socket passes orders on (`namespace.fault`).
+//! A disk of [`Source::Faulty`](super::Source::Faulty) is a memory disk that takes orders: operations of a kind fail
+//! with an errno, or end late. No other disk takes orders, so no disk with real data fails by order. The control socket
+//! passes orders on (`namespace.fault`).
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -10,10 +10,10 @@ use std::time::Duration;
 use nix::errno::Errno;
 use udapl::reactor::FileOperation;
 
-/// The longest delay: what is longer is a disk that hangs, which another order ends.
+/// The longest delay. Other orders end it early.
 pub const LONGEST_DELAY: Duration = Duration::from_secs(3600);
 
-/// Errors that can be ordered, by name. What the host is told of each is in docs/nvmeof.md.
+/// Errors that can be ordered, by name. The status of each is in docs/nvmeof.md.
 pub const ERRORS: [(&str, Errno); 8] = [
     ("EIO", Errno::EIO),
     ("ENOSPC", Errno::ENOSPC),
@@ -33,7 +33,7 @@ pub enum Of {
     All,
     /// Reads, also those of comparisons and copies.
     Reads,
-    /// Whatever changes blocks.
+    /// Operations that change blocks.
     Writes,
     /// Flushes.
     Flushes,
@@ -64,18 +64,18 @@ impl Of {
     }
 }
 
-/// What is to go wrong.
+/// Orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Orders {
-    /// With which operations.
+    /// The kind of operations.
     pub of: Of,
-    /// They fail with this; none: they are carried out.
+    /// The error that they fail with; `None` if they succeed.
     pub error: Option<Errno>,
-    /// They end so much later, at most [`LONGEST_DELAY`].
+    /// The delay of their end, at most [`LONGEST_DELAY`].
     pub delay: Duration,
-    /// One of so many of them, the first one included.
+    /// One in this many operations is struck, beginning with the first.
     pub every: u64,
-    /// So often, and then no more; none: until there are other orders.
+    /// Number of operations to strike; `None` for no end.
     pub times: Option<u64>,
 }
 
@@ -91,19 +91,19 @@ impl Default for Orders {
     }
 }
 
-/// What goes wrong with one operation.
+/// The fault of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// It fails with this.
+    /// The error that it fails with.
     pub error: Option<Errno>,
-    /// It ends so much later.
+    /// The delay of its end.
     pub delay: Duration,
 }
 
 #[derive(Debug, Default)]
 struct State {
     orders: Option<Orders>,
-    /// Which orders these are: counted up with each.
+    /// Number of these orders: each change counts it up.
     generation: u64,
     /// Operations of the kind that were seen under these orders.
     seen: u64,
@@ -111,7 +111,7 @@ struct State {
     struck: u64,
 }
 
-/// The faults of a disk: orders come from anywhere, and workers ask before they ask the disk.
+/// The faults of a disk. Any thread gives orders; workers look at them before they ask the disk.
 #[derive(Debug, Default)]
 pub struct Faults(Mutex<State>);
 
@@ -120,7 +120,7 @@ impl Faults {
         act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// From now on this goes wrong; none: nothing does. Operations that were delayed by earlier orders end at once.
+    /// Sets the orders; `None` ends them. Operations that earlier orders delay end at once.
     pub fn order(&self, orders: Option<Orders>) {
         self.with(|state| {
             state.orders = orders;
@@ -129,18 +129,18 @@ impl Faults {
         });
     }
 
-    /// Operations that something went wrong with.
+    /// Number of operations that were struck.
     #[must_use]
     pub fn struck(&self) -> u64 {
         self.with(|state| state.struck)
     }
 
-    /// Which orders there are.
+    /// Number of the current orders.
     pub(crate) fn generation(&self) -> u64 {
         self.with(|state| state.generation)
     }
 
-    /// What goes wrong with an operation, and by which orders.
+    /// The fault of an operation, and the number of the orders.
     pub(crate) fn strike(&self, operation: &FileOperation<'_>) -> Option<(Fault, u64)> {
         self.with(|state| {
             let orders = state.orders.as_mut()?;

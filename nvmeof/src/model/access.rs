@@ -1,4 +1,4 @@
-//! How a port reaches groups of namespaces: asymmetric namespace access (ANA).
+//! Access of a port to groups of namespaces: asymmetric namespace access (ANA).
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -6,10 +6,10 @@ use super::{Answer, Model, ModelError, Status, event};
 use crate::nvme::log::{Access, AccessGroup, AccessHead};
 use zerocopy::IntoBytes;
 
-/// Groups that there are, numbered from 1.
+/// Number of groups. They are numbered from 1.
 pub const GROUPS: u32 = 16;
 
-/// How a port reaches each group. Workers look at it for each command; nobody but the model changes it.
+/// Access of a port to each group. Workers read it for each command; only the model changes it.
 #[derive(Debug)]
 pub struct PortAccess {
     states: [AtomicU8; GROUPS as usize],
@@ -26,7 +26,7 @@ impl Default for PortAccess {
 }
 
 impl PortAccess {
-    /// How a group is reached. One that there is not is not reached.
+    /// Access to a group. A group out of range is inaccessible.
     #[must_use]
     pub fn state(&self, group: u32) -> Access {
         let at = usize::try_from(group.wrapping_sub(1)).unwrap_or(usize::MAX);
@@ -45,12 +45,19 @@ impl PortAccess {
         .unwrap_or(Access::Inaccessible)
     }
 
-    /// Why a command cannot be carried out by this port.
+    /// Checks that commands for a group can be carried out by this port.
     ///
     /// # Errors
-    /// The status that a host tries its other paths with.
+    /// The status that makes a host try its other paths.
     #[inline]
     pub fn check(&self, group: u32) -> Result<(), Status> {
+        let state = usize::try_from(group.wrapping_sub(1))
+            .ok()
+            .and_then(|at| self.states.get(at));
+        // The usual one, which each command meets.
+        if state.is_some_and(|state| state.load(Ordering::Relaxed) == Access::Optimized as u8) {
+            return Ok(());
+        }
         match self.state(group) {
             Access::Optimized | Access::NonOptimized => Ok(()),
             Access::Inaccessible => Err(Status::ANA_INACCESSIBLE),
@@ -61,7 +68,7 @@ impl PortAccess {
 }
 
 impl Model {
-    /// From now on a port reaches a group of namespaces this way; hosts are told.
+    /// Sets the access of a port to a group of namespaces; hosts get an event.
     ///
     /// # Errors
     /// There is no such port, or group.

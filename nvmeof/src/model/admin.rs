@@ -1,4 +1,4 @@
-//! Commands of the admin queue, and fabrics commands of any.
+//! Commands of the admin queue, and fabrics commands of any queue.
 
 use super::{Answer, Model, Moment, Outcome};
 use crate::nvme::command::{FUSE, PSDT, PSDT_SGL, admin};
@@ -6,8 +6,8 @@ use crate::nvme::fabrics::kind;
 use crate::nvme::{Sqe, Status};
 
 impl Model {
-    /// Carries out a command of a queue, one that is no Connect and reads and writes no blocks. `data` is what came
-    /// with it, `room` how many bytes the host takes.
+    /// Carries out a command of a queue that is not Connect, and does not read or write blocks. `data` is its data,
+    /// `room` the bytes that the host has room for.
     pub fn command(
         &mut self,
         controller: u16,
@@ -32,7 +32,7 @@ impl Model {
         Outcome::Answered(answer)
     }
 
-    /// A command failed: it goes into the controller's error log.
+    /// Adds a failed command to the controller's error log.
     pub fn note_error(&mut self, controller: u16, queue: u16, sqe: &Sqe, status: Status) {
         if let Some(controller) = self.controllers.get_mut(&controller) {
             tracing::debug!(
@@ -78,7 +78,7 @@ impl Model {
             admin::GET_LOG_PAGE => self.log_page(id, sqe),
             admin::SET_FEATURES => self.set_feature(id, sqe),
             admin::GET_FEATURES => self.get_feature(id, sqe),
-            // All commands prolong its life.
+            // Each command is a sign of the host.
             admin::KEEP_ALIVE => Answer::done(),
             admin::ASYNC_EVENT => {
                 if controller.events.request() {
@@ -86,7 +86,7 @@ impl Model {
                 }
                 Status::EVENT_LIMIT.dnr().into()
             }
-            // Bit 0: it was not aborted. Everything is carried out as quickly as it can be.
+            // Bit 0: the command was not aborted. Commands are never held back, so there is nothing to abort.
             admin::ABORT => Answer::result(1),
             _ => Status::INVALID_OPCODE.dnr().into(),
         };

@@ -1,20 +1,20 @@
-//! Authentication of queues: which of them have to, and the commands that carry it.
+//! Authentication of queues: the queues that require it, and the commands that carry it.
 //!
-//! A message has to do with powers of large numbers, which take up to tenths of a second. So the model works out none
-//! of them: it hands out a [`Turn`], the exchange with what the host says, and takes it back when it was worked out,
-//! by whom and where is not its business. A queue has one turn at a time. Meanwhile its controller may end, or its
-//! number be another connection's: the turn has the number of the connection that it was taken from.
+//! A message may need powers of large numbers, which take up to tenths of a second. So the model does not compute them.
+//! It hands out a [`Turn`], the exchange with the host's message, and takes it back when the caller has computed it, on
+//! any thread. A queue has one turn at a time. Meanwhile its controller may end, or another connection may have its
+//! number: the turn has the number of the connection that it was taken from.
 //!
 //! ```text
 //!   begin_turn --> Turn --work--> end_turn: the answer, and whether the host is known now
-//!                       '-------> give_up_turn: nobody had time for it
+//!                       '-------> give_up_turn: it was not computed
 //! ```
 //!
-//! A host has [`PATIENCE`] from its Connect on, however it spends it, and one try: where it fails it is told why, if it
-//! asks at once, and its connection ends. With its admin queue the controller ends. An I/O queue ends by itself:
-//! whoever fails there has not shown that the controller is his.
+//! A host has [`PATIENCE`] from its Connect on, and one try. If it fails, it may read the reason at once, and its
+//! connection ends. A controller ends with its admin queue. An I/O queue ends alone: a host that fails there has not
+//! shown that the controller is its own.
 //!
-//! A controller counts among the hosts' from then on, so there has to be a place for it ([`super::quota`]).
+//! From then on a controller counts among the hosts', so there has to be a place for it ([`super::quota`]).
 
 use std::net::IpAddr;
 
@@ -26,24 +26,24 @@ use crate::auth::{Exchange, Keys, Parties};
 use crate::nvme::fabrics::kind;
 use crate::nvme::{Nqn, Sqe, Status};
 
-/// How long a host has from the Connect of a queue on to show who it is.
+/// Time from the Connect of a queue until its host has authenticated.
 pub const PATIENCE: Moment = Moment::from_secs(60);
-/// How long a host that has failed has to ask why.
+/// Time that a host has to ask for the reason of its failure.
 const TIME_TO_ASK: Moment = Moment::from_secs(2);
-/// How long the answer to that has to leave.
+/// Time for that answer to leave.
 const TIME_TO_LEAVE: Moment = Moment::from_millis(500);
 
-/// Authentications that have begun, by controller and queue. What is not here need not authenticate, or has.
+/// Authentications that have begun, by controller and queue. Other queues need not authenticate, or have done so.
 pub(super) type Exchanges = std::collections::BTreeMap<(u16, u16), Pending>;
 
 /// An authentication that has begun.
 #[derive(Debug)]
 pub(super) struct Pending {
-    /// None while a turn of it is worked out.
+    /// `None` while a turn of it is computed.
     exchange: Option<Exchange>,
     connection: u64,
     source: IpAddr,
-    /// Its connection ends then.
+    /// The time at which its connection ends.
     until: Moment,
     has_failed: bool,
     /// The worker was told that its connection ends.
@@ -51,7 +51,7 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// Whether it is that connection's.
+    /// Returns whether it is that connection's.
     pub(super) const fn is_of(&self, connection: u64) -> bool {
         self.connection == connection
     }
@@ -67,7 +67,7 @@ impl Default for Random {
     }
 }
 
-/// What a host says or wants to hear, and all that is needed to work out what comes of it.
+/// A message of a host, or its request for one, with everything that is needed to compute the answer.
 #[derive(Debug)]
 pub struct Turn {
     controller: u16,
@@ -78,19 +78,19 @@ pub struct Turn {
     host: Nqn,
     source: IpAddr,
     random: ChaCha20Rng,
-    /// What the host says; none if it wants to hear.
+    /// The host's message; `None` if it asks for one.
     said: Option<Vec<u8>>,
     answer: Answer,
 }
 
 impl Turn {
-    /// Who says it is whom, and where from.
+    /// The name that the host claims, and its address.
     #[must_use]
     pub fn who(&self) -> (Nqn, IpAddr) {
         (self.host.clone(), self.source)
     }
 
-    /// Works it out. This takes its time.
+    /// Computes the answer. This may take tenths of a second.
     pub fn work(&mut self) {
         let Self {
             exchange,
@@ -108,7 +108,7 @@ impl Turn {
     }
 }
 
-/// What a host hears that has room for so many bytes.
+/// The message for a host that has room for this many bytes.
 fn heard(exchange: &mut Exchange, bytes: u32) -> Answer {
     let Some(mut said) = exchange.receive() else {
         return Status::SEQUENCE.dnr().into();
@@ -123,8 +123,8 @@ fn heard(exchange: &mut Exchange, bytes: u32) -> Answer {
 }
 
 impl Model {
-    /// A host has to authenticate from now on with these keys, wherever it connects to; or need not. What is connected
-    /// stays.
+    /// Sets the keys that a host must authenticate with at each subsystem; `None` if it need not. Connected queues
+    /// stay.
     pub fn set_keys(&mut self, host: Nqn, keys: Option<Keys>) {
         match keys {
             Some(keys) => self.keys.insert(host, keys),
@@ -132,7 +132,7 @@ impl Model {
         };
     }
 
-    /// Whether a new queue has to authenticate, which begins.
+    /// Begins the authentication of a new queue, if its host must. Returns whether it must.
     pub(super) fn begin_authentication(
         &mut self,
         (id, queue): (u16, u16),
@@ -160,14 +160,14 @@ impl Model {
         true
     }
 
-    /// Whether commands of a queue are carried out.
+    /// Returns whether commands of a queue are carried out.
     #[must_use]
     pub fn is_authenticated(&self, id: u16, queue: u16) -> bool {
         !self.exchanges.contains_key(&(id, queue))
     }
 
-    /// Authentication Send and Receive, for whoever has the time to work it out here. `data` is what came with it,
-    /// `room` how many bytes the host takes.
+    /// Carries out Authentication Send or Receive, computed here. `data` is the command's data, `room` the bytes that
+    /// the host has room for.
     pub fn authenticate(
         &mut self,
         id: u16,
@@ -187,10 +187,10 @@ impl Model {
         Outcome::Answered(answer)
     }
 
-    /// Authentication Send and Receive: what is to be worked out.
+    /// Begins Authentication Send or Receive: returns the turn that is to be computed.
     ///
     /// # Errors
-    /// The answer, if there is nothing to work out.
+    /// The answer, if there is nothing to compute.
     pub fn begin_turn(
         &mut self,
         id: u16,
@@ -224,7 +224,7 @@ impl Model {
             return Err(Status::INVALID_FIELD.dnr());
         }
         let host = self.controllers.get(&id).map(|one| one.host().clone());
-        // It need not, or has; or the turn before is not over.
+        // It need not authenticate, or has done so; or its last turn has not ended.
         let pending = self.exchanges.get_mut(&(id, queue));
         let (Some(pending), Some(host)) = (pending, host) else {
             return Err(Status::SEQUENCE.dnr());
@@ -250,7 +250,7 @@ impl Model {
         }))
     }
 
-    /// A turn was worked out: the answer, and whether the host is known from now on.
+    /// A turn was computed. Returns the answer, and whether the host has authenticated.
     pub fn end_turn(&mut self, turn: Box<Turn>, now: Moment) -> (Answer, bool) {
         let (id, queue) = (turn.controller, turn.queue);
         if self.pending_of(&turn).is_none() {
@@ -258,7 +258,8 @@ impl Model {
         }
         if !turn.answer.status.is_success() {
             self.note_error(id, queue, &turn.sqe, turn.answer.status);
-        } else if turn.exchange.is_done() && queue == 0 && !self.is_let_in(id) {
+        } else if turn.exchange.is_done() && queue == 0 && !self.has_place_after_authentication(id)
+        {
             // It was connected while there was a place, which another one has now. Its try is over.
             if let Some(pending) = self.pending_of(&turn) {
                 pending.has_failed = true;
@@ -299,7 +300,7 @@ impl Model {
         (answer, false)
     }
 
-    /// A turn was not worked out: the host may try again. What it is answered.
+    /// A turn was not computed: the host may try again. Returns the answer.
     pub fn give_up_turn(&mut self, turn: Box<Turn>) -> Answer {
         let answer = Answer::refused(Status::INTERRUPTED);
         self.note_error(turn.controller, turn.queue, &turn.sqe, answer.status);
@@ -309,18 +310,18 @@ impl Model {
         answer
     }
 
-    /// What a turn is of, if that is still there.
+    /// The authentication of a turn, if its connection has not ended.
     fn pending_of(&mut self, turn: &Turn) -> Option<&mut Pending> {
         let pending = self.exchanges.get_mut(&(turn.controller, turn.queue));
         pending.filter(|pending| pending.connection == turn.connection)
     }
 
-    /// Whether the connection is still there that waits for what a turn comes to.
+    /// Returns whether the connection of a turn still waits for its result.
     pub(crate) fn wants(&mut self, turn: &Turn) -> bool {
         self.pending_of(turn).is_some()
     }
 
-    /// Ends the connections of those that have failed, and of those whose time is over.
+    /// Ends the connections whose authentication has failed, or whose time is over.
     pub(super) fn expire_exchanges(&mut self, now: Moment) {
         let due = self.exchanges.iter_mut();
         let due = due.filter(|(_, one)| one.until <= now && !one.is_over);
@@ -342,7 +343,7 @@ impl Model {
         }
     }
 
-    /// When the next of them is due.
+    /// The time at which the next one ends.
     pub(super) fn next_exchange(&self) -> Option<Moment> {
         let open = self.exchanges.values().filter(|one| !one.is_over);
         open.map(|one| one.until).min()

@@ -5,63 +5,63 @@ use std::sync::Arc;
 
 use super::controller::Beginning;
 use super::{
-    ADMIN_ENTRIES, Controller, Model, Moment, Party, PortAccess, QUEUE_ENTRIES, QUEUES, Shelf,
-    WorkerId,
+    ADMIN_ENTRIES, Controller, Model, Moment, NamespaceList, Party, PortAccess, QUEUE_ENTRIES,
+    QUEUES, WorkerId,
 };
 use crate::nvme::fabrics::{ANY_CONTROLLER, Connect, ConnectData, bad_parameter};
 use crate::nvme::{Nqn, Status};
 
-/// Where a connection has come in.
+/// Place at which a connection has come in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// By which port.
+    /// The port.
     pub port: u16,
-    /// At which worker.
+    /// The worker.
     pub worker: WorkerId,
     /// The queue that the connection's private data named.
     pub queue: u16,
-    /// Entries that it said the queue has.
+    /// Entries of that queue by the private data.
     pub entries: u16,
     /// The host's address.
     pub source: IpAddr,
 }
 
-/// What a connection has become.
+/// A connection that Connect has made a queue.
 #[derive(Clone, Debug)]
 pub struct Connected {
     /// The controller.
     pub controller: u16,
-    /// Its queue: 0 is the admin queue.
+    /// The queue: 0 is the admin queue.
     pub queue: u16,
-    /// The number of the connection: a queue that is connected again is another one.
+    /// The number of the connection. A queue that is connected again has another one.
     pub connection: u64,
     /// Entries that the host uses.
     pub entries: u16,
-    /// The host does without the head of the submission queue.
+    /// The host disables flow control: completions carry no head of the submission queue.
     pub without_head: bool,
     /// It has to authenticate before anything else (ATR).
     pub must_authenticate: bool,
-    /// Whose the queue is, for what a party may have.
+    /// The party that the queue is counted for.
     pub party: Party,
-    /// By which number the host is known.
+    /// The host identifier.
     pub host_id: [u8; 16],
-    /// Namespaces; none for discovery.
-    pub shelf: Option<Arc<Shelf>>,
-    /// How they are reached.
+    /// The namespaces; `None` for discovery.
+    pub namespaces: Option<Arc<NamespaceList>>,
+    /// The access of the port to their groups.
     pub access: Arc<PortAccess>,
 }
 
-/// Why it has become none: status and result. A host gives up that is told not to retry.
+/// Status and result of a Connect that is refused. With DNR a host gives up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotConnected {
-    /// Why.
+    /// The status.
     pub status: Status,
-    /// Which parameter, if it is one.
+    /// The parameter that is invalid, or 0.
     pub result: u64,
 }
 
 impl Connected {
-    /// Dword 0 of the completion: the controller, and whether authentication is required.
+    /// Dword 0 of the completion: the controller, and the bits that require authentication.
     #[must_use]
     pub const fn result(&self) -> u64 {
         self.controller as u64 | (self.must_authenticate as u64) << 17
@@ -76,7 +76,7 @@ impl NotConnected {
         }
     }
 
-    /// A parameter at this offset of the command.
+    /// An invalid parameter at this offset of the command.
     const fn in_command(offset: u16) -> Self {
         Self {
             status: Status::CONNECT_PARAMETER.dnr(),
@@ -84,7 +84,7 @@ impl NotConnected {
         }
     }
 
-    /// A parameter at this offset of the data.
+    /// An invalid parameter at this offset of the data.
     const fn in_data(offset: u16) -> Self {
         Self {
             status: Status::CONNECT_PARAMETER.dnr(),
@@ -93,7 +93,7 @@ impl NotConnected {
     }
 }
 
-/// Offsets of parameters, as refusals name them.
+/// Offsets of parameters, for refusals.
 mod at {
     pub(super) const QUEUE: u16 = 42;
     pub(super) const SIZE: u16 = 44;
@@ -104,10 +104,10 @@ mod at {
 }
 
 impl Model {
-    /// Makes a queue of a connection.
+    /// Makes a connection a queue.
     ///
     /// # Errors
-    /// What the host is answered. Nothing has changed.
+    /// The status and result for the host. Nothing has changed.
     pub fn connect(
         &mut self,
         place: Place,
@@ -134,19 +134,19 @@ impl Model {
         let host = host.map_err(|_| NotConnected::in_data(at::HOST))?;
         let name = Nqn::of_field(&data.subsystem);
         let name = name.map_err(|_| NotConnected::in_data(at::SUBSYSTEM))?;
-        let shelf = match self.subsystems.get(&name) {
+        let namespaces = match self.subsystems.get(&name) {
             None if name.is_discovery() => None,
             None => return Err(NotConnected::in_data(at::SUBSYSTEM)),
-            // Who is not allowed is told so, and nothing of what there is.
+            // A host that is not allowed gets one status, whether the subsystem exists or not.
             Some(subsystem) if !subsystem.allows(&host) => {
                 return Err(NotConnected {
                     status: Status::CONNECT_HOST.dnr(),
                     result: bad_parameter(at::HOST, true),
                 });
             }
-            Some(subsystem) => Some(subsystem.shelf()),
+            Some(subsystem) => Some(subsystem.list()),
         };
-        if shelf.is_some()
+        if namespaces.is_some()
             && let Some(owner) =
                 self.identifier_owner(&name, &host, &data.host_id, connect.queue != 0)
         {
@@ -182,7 +182,7 @@ impl Model {
             entries: connect.size + 1,
             without_head: connect.without_head(),
             host_id: data.host_id,
-            shelf,
+            namespaces,
             access,
         })
     }
@@ -243,16 +243,16 @@ impl Model {
         if !controller.is_ready() || !controller.add_queue(connect.queue, self.connections) {
             return Err(NotConnected::of(Status::SEQUENCE));
         }
-        // A queue that has yet to authenticate does not show that the host is there.
+        // A queue that has not authenticated does not count as a sign of its host.
         if !self.keys.contains_key(host) {
             controller.hear(now);
         }
         Ok(id)
     }
 
-    /// A number that no controller has, and that none had lately.
+    /// Returns a number that no controller has, and that none had lately.
     fn free_controller(&mut self) -> u16 {
-        /// The highest that a controller may have.
+        /// The highest number of a controller.
         const HIGHEST: u16 = 0xffef;
         loop {
             let next = self.last_controller % HIGHEST + 1;

@@ -1,4 +1,4 @@
-//! A controller: what a host has of a subsystem, from its Connect on the admin queue until that queue is over.
+//! Controllers: the association of a host with a subsystem, from Connect on the admin queue to the end of that queue.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -12,12 +12,12 @@ use crate::nvme::{Nqn, Sqe, Status};
 
 /// Entries of the error log.
 pub(super) const ERRORS: u8 = 128;
-/// Changed namespaces that are told one by one; of more it is said that there are more.
+/// Most changed namespaces in the log page; more are reported as a whole.
 pub(super) const CHANGED: usize = 1024;
-/// How long a discovery controller without keep-alive lives without a command.
+/// Life of a discovery controller without keep-alive and without a command.
 const DISCOVERY_PATIENCE: Moment = Moment::from_secs(120);
-/// How long a controller of a subsystem without keep-alive lives without a command on any queue. Linux' target keeps
-/// one until its connection breaks, which a host that died silently never does; a host whose disk is idle for so long
+/// Life of a subsystem's controller without keep-alive and without a command on any queue. Linux' target keeps one
+/// until its connection breaks, which never happens if a host dies silently. A host whose disk is idle for longer
 /// connects again.
 const SILENCE: Moment = Moment::from_secs(60 * 60);
 
@@ -30,28 +30,28 @@ pub struct Controller {
     host_id: [u8; 16],
     port: u16,
     worker: WorkerId,
-    /// The address that it was connected from, and whose it is, for quotas.
+    /// The address that it was connected from, and its party, for quotas.
     source: IpAddr,
     party: Party,
-    /// When it was connected.
+    /// The time at which it was connected.
     since: Moment,
     is_discovery: bool,
     pub(super) configuration: Configuration,
     /// CSTS.
     pub(super) status: u32,
     keep_alive_ms: u32,
-    /// When the host was heard of for the last time: a command has come on any of its queues, or an answer has left.
+    /// The time of the last sign of the host: a command on any of its queues, or a response that has left.
     heard: Moment,
     pub(super) events: Events,
     pub(super) kept: super::feature::Kept,
     /// Numbers of the connections that are the admin queue and the I/O queues.
     connection: u64,
     queues: BTreeMap<u16, u64>,
-    /// I/O queues that Set Features grants.
+    /// Number of I/O queues that Set Features grants.
     queues_most: u16,
-    /// Namespaces that have changed since the host asked for the last time.
+    /// Namespaces that have changed since the host last read the log page.
     changed: BTreeSet<u32>,
-    /// What reservations have to tell, and what of it the host does not want to hear, by namespace.
+    /// Notices about reservations, and the masks of the host, by namespace.
     pub(super) reservation_notices: VecDeque<(u32, super::reservation::Told)>,
     pub(super) reservation_masks: BTreeMap<u32, u32>,
     pub(super) reservation_count: u64,
@@ -59,7 +59,7 @@ pub struct Controller {
     error_count: u64,
 }
 
-/// What a controller begins with.
+/// The facts that a controller is made from.
 pub(super) struct Beginning {
     pub id: u16,
     pub subsystem: Nqn,
@@ -111,31 +111,31 @@ impl Controller {
         self.id
     }
 
-    /// Of which subsystem.
+    /// Its subsystem.
     #[must_use]
     pub const fn subsystem(&self) -> &Nqn {
         &self.subsystem
     }
 
-    /// Whose.
+    /// Its host.
     #[must_use]
     pub const fn host(&self) -> &Nqn {
         &self.host
     }
 
-    /// Whose, by number.
+    /// The identifier of its host.
     #[must_use]
     pub const fn host_id(&self) -> &[u8; 16] {
         &self.host_id
     }
 
-    /// By which port it was reached.
+    /// The port that it was connected by.
     #[must_use]
     pub const fn port(&self) -> u16 {
         self.port
     }
 
-    /// Which worker has its admin queue.
+    /// The worker that has its admin queue.
     #[must_use]
     pub const fn worker(&self) -> WorkerId {
         self.worker
@@ -147,19 +147,19 @@ impl Controller {
         self.source
     }
 
-    /// Whose it is, for quotas.
+    /// Its party, for quotas.
     #[must_use]
     pub const fn party(&self) -> &Party {
         &self.party
     }
 
-    /// When it was connected.
+    /// The time at which it was connected.
     #[must_use]
     pub const fn since(&self) -> Moment {
         self.since
     }
 
-    /// I/O queues that Set Features grants: as many as there may be, or as there is room for.
+    /// I/O queues that Set Features grants: the most there can be, or the room that is left.
     pub(super) const fn queues_most(&self) -> u16 {
         self.queues_most
     }
@@ -168,7 +168,7 @@ impl Controller {
         self.queues_most = most.clamp(1, super::QUEUES);
     }
 
-    /// It is one of discovery.
+    /// Returns whether it is a discovery controller.
     #[must_use]
     pub const fn is_discovery(&self) -> bool {
         self.is_discovery
@@ -180,25 +180,25 @@ impl Controller {
         self.keep_alive_ms
     }
 
-    /// I/O queues that are connected.
+    /// The connected I/O queues.
     pub fn queues(&self) -> impl Iterator<Item = u16> {
         self.queues.keys().copied()
     }
 
-    /// Commands are taken: it is enabled, and neither shut down nor failed.
+    /// Returns whether it takes commands: it is enabled, and neither shut down nor failed.
     #[must_use]
     pub const fn is_ready(&self) -> bool {
         use crate::nvme::fabrics::csts;
         self.status & (csts::RDY | csts::CFS | csts::SHST) == csts::RDY
     }
 
-    /// When the host was heard of for the last time.
+    /// The time of the last sign of the host.
     #[must_use]
     pub const fn heard(&self) -> Moment {
         self.heard
     }
 
-    /// The host has been heard of. Workers tell with a delay, so it may have been heard of later than that.
+    /// Takes in a sign of the host. Workers report late, so there may have been a later one.
     pub(super) fn hear(&mut self, now: Moment) {
         self.heard = self.heard.max(now);
     }
@@ -207,13 +207,12 @@ impl Controller {
         self.keep_alive_ms = ms;
     }
 
-    /// When a host that stays silent is taken for dead. A controller that is not enabled
-    /// has [`DISCOVERY_PATIENCE`].
+    /// The time at which a silent host is considered dead. A controller that is not enabled has [`DISCOVERY_PATIENCE`].
     pub(super) fn deadline(&self) -> Moment {
         let patience = match self.keep_alive_ms {
             0 if self.is_discovery || !self.is_ready() => DISCOVERY_PATIENCE,
             0 => SILENCE,
-            // A host that has not enabled it does not send keep-alives yet.
+            // A host does not send keep-alives before it has enabled the controller.
             _ if !self.is_ready() => DISCOVERY_PATIENCE,
             ms => Moment::from_millis(ms.into()),
         };
@@ -224,14 +223,14 @@ impl Controller {
         self.status |= crate::nvme::fabrics::csts::CFS;
     }
 
-    /// It is disabled or shut down: it has no I/O queues and no event requests any more.
+    /// It is disabled or shut down: its I/O queues and event requests end.
     pub(super) fn reset(&mut self) {
         self.queues.clear();
         self.events.forget();
         self.kept.forget();
     }
 
-    /// Whether a queue of this number was free.
+    /// Adds a queue. Returns false if the number is in use.
     pub(super) fn add_queue(&mut self, queue: u16, connection: u64) -> bool {
         match self.queues.entry(queue) {
             Entry::Vacant(free) => {
@@ -242,7 +241,7 @@ impl Controller {
         }
     }
 
-    /// Whether this queue is that connection.
+    /// Returns whether this queue is that connection.
     pub(super) fn has_queue(&self, queue: u16, connection: u64) -> bool {
         match queue {
             0 => self.connection == connection,
@@ -265,12 +264,12 @@ impl Controller {
         self.changed.iter().copied().collect()
     }
 
-    /// The host knows of them.
+    /// The host has read about them.
     pub(super) fn forget_changed(&mut self) {
         self.changed.clear();
     }
 
-    /// A command that failed goes into the error log.
+    /// Adds a failed command to the error log.
     pub(super) fn note_error(&mut self, queue: u16, sqe: &Sqe, status: Status) {
         self.error_count += 1;
         if self.errors.len() == usize::from(ERRORS) {
@@ -280,7 +279,7 @@ impl Controller {
         self.errors.push_front(entry);
     }
 
-    /// The error log, newest first, and how many there have been.
+    /// The error log, newest first, and the number of errors so far.
     pub(super) fn errors(&self) -> (impl Iterator<Item = &ErrorEntry>, u64) {
         (self.errors.iter(), self.error_count)
     }

@@ -1,4 +1,4 @@
-//! Discovery: what a host may find at which addresses.
+//! Discovery: the subsystems that a host may connect to, and their addresses.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,13 +13,13 @@ use crate::nvme::discovery::{Entry, Head, Kind};
 pub struct Referral {
     /// The port's number in the log page.
     pub port: u16,
-    /// Where it is.
+    /// Its address.
     pub at: SocketAddr,
 }
 
 impl Port {
-    /// The addresses that hosts are told: a link-local one means nothing without the host's own interface, so it is
-    /// told only where there is no other.
+    /// The addresses for the log page. A link-local address has no meaning without the host's own interface, so it is
+    /// listed only if there is no other.
     fn told(&self) -> impl Iterator<Item = SocketAddr> {
         let is_local = |at: &SocketAddr| match at.ip() {
             IpAddr::V6(address) => address.is_unicast_link_local(),
@@ -32,10 +32,10 @@ impl Port {
 }
 
 impl Model {
-    /// Leads hosts that discover to another discovery service, too.
+    /// Adds a referral to another discovery service.
     ///
     /// # Errors
-    /// They are led there already.
+    /// The referral exists.
     pub fn add_referral(&mut self, port: u16, at: SocketAddr) -> Result<(), ModelError> {
         if self.referrals.iter().any(|one| one.at == at) {
             return Err(ModelError::Exists {
@@ -48,10 +48,10 @@ impl Model {
         Ok(())
     }
 
-    /// Leads them there no more.
+    /// Removes a referral.
     ///
     /// # Errors
-    /// They were not.
+    /// There is no such referral.
     pub fn remove_referral(&mut self, at: SocketAddr) -> Result<(), ModelError> {
         let before = self.referrals.len();
         self.referrals.retain(|one| one.at != at);
@@ -62,7 +62,7 @@ impl Model {
         Ok(())
     }
 
-    /// The log page: what the controller's host may connect to, the service itself first.
+    /// The log page: the subsystems that the controller's host may connect to, and first the service itself.
     pub(super) fn discovery_page(&self, id: u16) -> Vec<u8> {
         let controller = &self.controllers[&id];
         let mut entries = Vec::new();

@@ -1,25 +1,25 @@
 //! Asynchronous events of a controller (Base specification, "Asynchronous Event Request command").
 //!
-//! An event waits until a request is there for it. Once it was told, others of its kind are held back until the host
-//! reads the log page that it names, without RAE. So a host that does not read is told once.
+//! An event waits for an event request. After it is reported, events of its kind are held back until the host reads the
+//! log page that it names, without RAE. So a host that does not read the page gets one event.
 
 use std::collections::VecDeque;
 
 use crate::nvme::log::page;
 
-/// Requests that may wait at once.
+/// Most requests that wait at once.
 pub const REQUESTS: u8 = 4;
 
-/// Kinds of events that there are.
+/// Kinds of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Namespaces came, went or changed.
+    /// Namespace attributes changed.
     Namespace,
-    /// A port reaches a group in another way.
+    /// The access of a port to a group changed.
     Access,
-    /// What discovery tells has changed.
+    /// The discovery log page changed.
     Discovery,
-    /// A reservation of another host's concerns this one.
+    /// A notice about a reservation waits.
     Reservation,
 }
 
@@ -31,7 +31,7 @@ const KINDS: [Kind; 4] = [
 ];
 
 impl Kind {
-    /// The bit by which it is asked for; events without one are always told.
+    /// The bit that enables it; events without one are always enabled.
     const fn bit(self) -> u32 {
         match self {
             Self::Namespace => 1 << 8,
@@ -41,7 +41,7 @@ impl Kind {
         }
     }
 
-    /// The log page that has more, and ends it.
+    /// The log page whose reading clears it.
     const fn page(self) -> u8 {
         match self {
             Self::Namespace => page::CHANGED_NAMESPACES,
@@ -63,7 +63,7 @@ impl Kind {
     }
 }
 
-/// Bits of OAES of an I/O controller, and of a discovery controller.
+/// Bits of OAES of an I/O controller.
 pub const OF_IO: u32 = Kind::Namespace.bit() | Kind::Access.bit();
 /// Likewise of a discovery controller.
 pub const OF_DISCOVERY: u32 = Kind::Discovery.bit();
@@ -71,28 +71,28 @@ pub const OF_DISCOVERY: u32 = Kind::Discovery.bit();
 /// The events of a controller.
 #[derive(Debug, Default)]
 pub struct Events {
-    /// What the host asked for, [`OF_IO`] or [`OF_DISCOVERY`] of it.
+    /// The bits that the host has enabled, of [`OF_IO`] or [`OF_DISCOVERY`].
     wanted: u32,
-    /// Requests that wait.
+    /// Number of requests that wait.
     requests: u8,
     waiting: VecDeque<Kind>,
-    /// Told, and not read about yet.
+    /// Reported events whose log page was not read.
     told: u32,
 }
 
 impl Events {
-    /// What the host asked for.
+    /// The bits that the host has enabled.
     #[must_use]
     pub const fn wanted(&self) -> u32 {
         self.wanted
     }
 
-    /// From now on these are asked for.
+    /// Enables these bits, and no others.
     pub fn want(&mut self, bits: u32) {
         self.wanted = bits;
     }
 
-    /// A request waits from now on; false if it is one too many.
+    /// Adds a request; false if it is one too many.
     pub fn request(&mut self) -> bool {
         let there_is_room = self.requests < REQUESTS;
         if there_is_room {
@@ -101,7 +101,7 @@ impl Events {
         there_is_room
     }
 
-    /// Something has happened. Whether a request can be answered.
+    /// Adds an event. Returns whether a request can be answered.
     pub fn happened(&mut self, kind: Kind) -> bool {
         let is_wanted = kind.bit() == 0 || self.wanted & kind.bit() != 0;
         if is_wanted && !self.waiting.contains(&kind) {
@@ -119,7 +119,7 @@ impl Events {
         self.waiting.iter().position(free)
     }
 
-    /// The event that a request is answered with, and the request is none any more.
+    /// Takes an event, and the request that it answers.
     pub fn take(&mut self) -> Option<u32> {
         if self.requests == 0 {
             return None;
@@ -130,8 +130,8 @@ impl Events {
         Some(kind.result())
     }
 
-    /// A log page was read: events of its kind are told again. Whether a request can be answered with one that was
-    /// held back.
+    /// A log page was read: events of its kind are reported again. Returns whether a request can be answered with one
+    /// that was held back.
     pub fn read(&mut self, page: u8) -> bool {
         for kind in KINDS.into_iter().filter(|kind| kind.page() == page) {
             self.told &= !Self::mark(kind);
@@ -139,7 +139,7 @@ impl Events {
         self.requests > 0 && self.next().is_some()
     }
 
-    /// The controller is disabled: nothing is asked for, nothing waits, and no request does.
+    /// The controller is disabled: no event is enabled, and no event or request waits.
     pub fn forget(&mut self) {
         *self = Self::default();
     }
@@ -149,7 +149,7 @@ impl Events {
 mod tests {
     use super::*;
 
-    /// As Linux and libnvme know them: 0x0004_0002, 0x000c_0302, 0x0070_f002.
+    /// The values of Linux and libnvme: 0x0004_0002, 0x000c_0302, 0x0070_f002.
     #[test]
     fn results_have_type_information_and_page() {
         assert_eq!(Kind::Namespace.result(), 0x0004_0002);

@@ -10,7 +10,7 @@ use crate::nvme::{Sqe, Status};
 
 /// Granularity of keep-alive times, as KAS counts it: in 100 ms.
 pub(super) const KEEP_ALIVE_STEP: u16 = 10;
-/// In milliseconds.
+/// The same, in milliseconds.
 const KEEP_ALIVE_STEP_MS: u32 = KEEP_ALIVE_STEP as u32 * 100;
 
 /// Identifiers of features.
@@ -30,16 +30,16 @@ mod id {
     pub(super) const WRITE_PROTECTION: u8 = 0x84;
 }
 
-/// Number of Queues, whose answer depends on what there is room for.
+/// Number of Queues, whose answer depends on the room that is left.
 pub(crate) const NUMBER_OF_QUEUES: u8 = id::QUEUES;
 
-/// What can be done with a feature. None can be saved.
+/// Properties of a feature. None can be saved.
 struct Feature {
     id: u8,
-    /// Each namespace has it of its own.
+    /// Each namespace has a value of its own.
     of_namespace: bool,
     is_changeable: bool,
-    /// Discovery controllers have it as well.
+    /// Discovery controllers have it, too.
     of_discovery: bool,
 }
 
@@ -100,7 +100,7 @@ fn features(is_discovery: bool) -> impl Iterator<Item = &'static Feature> {
     all.filter(move |feature| feature.of_discovery || !is_discovery)
 }
 
-/// A dword of flags for each feature: bit 0 there is such a feature, 20 it is of a namespace, 21 of a controller.
+/// A dword of flags for each feature: bit 0 it is supported, 20 its scope is a namespace, 21 a controller.
 pub(super) fn effects(is_discovery: bool) -> Vec<u8> {
     const BYTES: usize = 1024;
     let mut said = vec![0; BYTES];
@@ -112,39 +112,39 @@ pub(super) fn effects(is_discovery: bool) -> Vec<u8> {
     said
 }
 
-/// Features that are kept as a host sets them, until the controller is reset. What they ask for is so anyhow: commands
-/// are taken in turn, without a limit (arbitration); there is one power state, and one temperature; a disk's errors are
-/// told at once (error recovery); and blocks are written as a whole (atomicity).
+/// Features that keep the value a host sets until the controller is reset, and change nothing. The target fulfils them
+/// anyhow: commands are executed in order of arrival (arbitration); there is one power state, and one temperature; a
+/// disk's errors are reported at once (error recovery); blocks are written as a whole (atomicity).
 #[derive(Debug, Default)]
 pub(super) struct Kept(BTreeMap<(u8, u32), u32>);
 
-/// Bits 21:16 of a temperature threshold: of which thermometer, and whether it is one to be above of.
+/// Bits 21:16 of a temperature threshold: the sensor, and over or under temperature.
 const THERMOMETER: u32 = 0x3f << 16;
-/// Of all thermometers.
+/// All sensors.
 const ALL_THERMOMETERS: u32 = 0xf << 16;
 
 impl Kept {
-    /// What a feature is that no host has set.
+    /// The default value of a feature.
     const fn usual(feature: u8) -> u32 {
         match feature {
-            // A burst of any length.
+            // Arbitration burst: no limit.
             id::ARBITRATION => 7,
             id::TEMPERATURE => 0xffff,
             _ => 0,
         }
     }
 
-    /// A value as it is kept; none if it cannot be.
+    /// The value that is kept; `None` if it is invalid.
     const fn checked(feature: u8, value: u32) -> Option<u32> {
         match feature {
-            // Bits 7:3 are nothing.
+            // Bits 7:3 are reserved.
             id::ARBITRATION => Some(value & !0xf8),
             // Bits 4:0: the power state; 7:5: a hint.
             id::POWER if value & 0x1f == 0 => Some(value & 0xe0),
             id::TEMPERATURE if matches!(value & THERMOMETER, 0 | ALL_THERMOMETERS) => {
                 Some(value & 0xffff)
             }
-            // Bit 16: blocks that were deallocated are errors, which is not offered (NSFEAT).
+            // Bit 16: errors for deallocated blocks, which are not supported (NSFEAT).
             id::ERROR_RECOVERY if value & 1 << 16 == 0 => Some(value & 0xffff),
             id::ATOMICITY => Some(value & 1),
             _ => None,
@@ -162,18 +162,18 @@ impl Kept {
         kept.unwrap_or(Self::usual(feature))
     }
 
-    /// A temperature, and those above it, that the host wants to be warned of.
+    /// The temperature from which on the host wants a warning.
     pub(super) fn is_too_hot(&self, kelvin: u16) -> bool {
         self.get(id::TEMPERATURE, 0) <= kelvin.into()
     }
 
-    /// As if nobody had set anything.
+    /// Default values.
     pub(super) fn forget(&mut self) {
         self.0.clear();
     }
 }
 
-/// A keep-alive time, rounded up to what is kept.
+/// A keep-alive time, rounded up to the granularity.
 pub(super) const fn keep_alive(ms: u32) -> u32 {
     match ms
         .div_ceil(KEEP_ALIVE_STEP_MS)
@@ -198,7 +198,7 @@ impl Controller {
         }
     }
 
-    /// I/O queues that a host may have, less one, in both halves.
+    /// Number of I/O queues that a host may have, less one, in both halves.
     const fn queues_granted(&self) -> u64 {
         let less_one = self.queues_most() as u64 - 1; // CAST: widening.
         less_one | less_one << 16
@@ -207,7 +207,7 @@ impl Controller {
 
 impl Model {
     pub(super) fn set_feature(&mut self, id: u16, sqe: &Sqe) -> Answer {
-        /// Bit 31 of dword 10: it is to be kept over a reset.
+        /// Bit 31 of dword 10: save the value over a reset.
         const SAVE: u32 = 1 << 31;
         let Some(controller) = self.controllers.get(&id) else {
             return Status::INTERNAL.into();
@@ -260,7 +260,7 @@ impl Model {
             }
             id::WRITE_PROTECTION => self.protect(id, nsid, asked),
             id::RESERVATION_MASK => self.mask_reservations(id, nsid, asked),
-            // Nothing persists through power loss, and nothing can be told to.
+            // Persistence through power loss is not supported.
             id::RESERVATION_PERSISTENCE if asked & 1 == 0 => Answer::done(),
             id::HOST_ID => Status::SEQUENCE.dnr().into(),
             id::WRITE_CACHE => Status::NOT_CHANGEABLE.dnr().into(),
@@ -268,13 +268,13 @@ impl Model {
         }
     }
 
-    /// A namespace of a controller's subsystem.
+    /// Checks a namespace of a controller's subsystem.
     fn namespace_of(&self, id: u16, nsid: u32) -> Result<Arc<Namespace>, Status> {
         let found = self.namespace(self.controllers[&id].subsystem(), nsid);
         found.map_err(|_| Status::INVALID_NAMESPACE.dnr())
     }
 
-    /// A namespace of a controller's subsystem, or all of them.
+    /// Returns a namespace of a controller's subsystem, or all of them.
     pub(super) fn namespaces_of(&self, id: u16, nsid: u32) -> Result<Vec<u32>, Status> {
         if nsid != ALL_NAMESPACES {
             return self.namespace_of(id, nsid).map(|_| vec![nsid]);
@@ -284,7 +284,7 @@ impl Model {
         Ok(all.map(|one| one.nsid()).collect())
     }
 
-    /// Keeps a feature of a namespace, or of all.
+    /// Sets a feature of a namespace, or of all.
     fn keep_for_namespaces(&mut self, id: u16, nsid: u32, value: u32) -> Result<(), Status> {
         let there = self.namespaces_of(id, nsid)?;
         let controller = self.controllers.get_mut(&id).ok_or(Status::INTERNAL)?;
@@ -314,18 +314,18 @@ impl Model {
         let Some(controller) = self.controllers.get(&id) else {
             return Status::INTERNAL.into();
         };
-        // Bits 10:8: 0 the value now, 1 the default, 2 the saved one, 3 what can be done with it.
+        // Bits 10:8: 0 the value now, 1 the default, 2 the saved one, 3 the capabilities.
         let what = sqe.cdw10.get() >> 8 & 7;
         let known = features(controller.is_discovery()).find(|one| one.id == feature(sqe));
         let Some(known) = known.filter(|_| what <= 3) else {
             return Status::INVALID_FIELD.dnr().into();
         };
         if what == 3 {
-            // Not saveable; of each namespace; changeable.
+            // Not saveable; specific to a namespace; changeable.
             let can = u64::from(known.of_namespace) << 1 | u64::from(known.is_changeable) << 2;
             return Answer::result(can);
         }
-        // What is not saved has its default as its saved value.
+        // A feature that is not saved has its default as its saved value.
         let is_current = what == 0;
         let nsid = sqe.nsid.get();
         if known.of_namespace && self.namespace_of(id, nsid).is_err() {

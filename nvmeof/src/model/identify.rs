@@ -1,4 +1,4 @@
-//! Identify: what the controller and its namespaces are.
+//! Identify: the data structures of the controller and its namespaces.
 
 use uuid::Uuid;
 use zerocopy::little_endian::{U16, U32};
@@ -21,9 +21,9 @@ const FIRMWARE: &str = env!("CARGO_PKG_VERSION");
 const SGL: u32 = 1 | 1 << 2 | 1 << 20;
 /// ONCS: Compare, Dataset Management, Write Zeroes, fields Save and Select of features, reservations, Verify, Copy.
 const COMMANDS: u16 = 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8;
-/// Blocks of all ranges of a Copy; of one range as well.
+/// Most blocks of all ranges of a Copy, and of one range.
 pub(crate) const COPY_BLOCKS: u16 = 1 << 15;
-/// Ranges of a Copy.
+/// Most ranges of a Copy.
 pub(super) const COPY_RANGES: u8 = 128;
 
 impl Model {
@@ -31,7 +31,7 @@ impl Model {
         let Some(controller) = self.controllers.get(&id) else {
             return Status::INTERNAL.into();
         };
-        // CAST: the bits that are meant.
+        // CAST: the low bits are the field.
         let (what, set) = (
             (sqe.cdw10.get() & 0xff) as u8,
             (sqe.cdw11.get() >> 24) as u8,
@@ -82,8 +82,8 @@ impl Model {
 }
 
 impl Model {
-    /// Controllers of the same subsystem from this number on: how many, and their numbers. All of them have all of its
-    /// namespaces.
+    /// Controllers of the same subsystem from this number on: their count, and their numbers. Each has all namespaces
+    /// of the subsystem.
     fn controller_list(&self, of: &Controller, from: u32) -> Vec<u8> {
         let same = self.controllers.values();
         let same =
@@ -103,7 +103,7 @@ fn nothing() -> Vec<u8> {
     vec![0; BYTES]
 }
 
-/// What controllers of both kinds say.
+/// The fields that both kinds of controllers set.
 fn common(controller: &Controller) -> identify::Controller {
     let mut said = identify::Controller::new_zeroed();
     said.firmware = padded(FIRMWARE);
@@ -170,7 +170,7 @@ fn io(controller: &Controller, subsystem: &Subsystem) -> Vec<u8> {
 }
 
 fn nvm_controller() -> Vec<u8> {
-    // Nothing is limited that MDTS does not limit, and ranges to what fits a page.
+    // MDTS is the only limit, and ranges have to fit a page.
     nothing()
 }
 

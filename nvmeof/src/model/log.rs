@@ -8,9 +8,9 @@ use crate::nvme::command::{ALL_NAMESPACES, admin, io};
 use crate::nvme::log::{Health, Wanted, page};
 use crate::nvme::{Sqe, Status};
 
-/// The longest page: discovery, with all that a target may have.
+/// Length of the longest page, discovery, in bytes.
 const LONGEST: u64 = 4 << 20;
-/// Kelvin; nobody measures any.
+/// The temperature, in kelvins. It is not measured.
 const TEMPERATURE: u16 = 300;
 
 impl Model {
@@ -56,7 +56,7 @@ impl Model {
         Answer::data(data)
     }
 
-    /// A page was read, and its event is not to be retained.
+    /// A page was read without RAE: its event is cleared.
     fn page_read(&mut self, id: u16, page: u8) {
         if let Some(controller) = self.controllers.get_mut(&id) {
             if page == page::CHANGED_NAMESPACES {
@@ -91,7 +91,7 @@ impl Model {
         // Bit 1: the temperature has reached a threshold.
         health.warnings = u8::from(controller.kept.is_too_hot(TEMPERATURE)) << 1;
         health.spare = 100;
-        // Thousands of 512 bytes, rounded up.
+        // Data units of 512,000 bytes, rounded up.
         let units = |bytes: u64| bytes.div_ceil(512 * 1000);
         let (mut reads, mut writes, mut read, mut written) = (0, 0, 0, 0);
         for namespace in namespaces {
@@ -111,7 +111,7 @@ impl Model {
     }
 }
 
-/// A dword of flags for each page; bit 0: there is such a page.
+/// A dword of flags for each page; bit 0: the page is supported.
 fn supported(is_discovery: bool) -> Vec<u8> {
     let mut said = vec![0; 1024];
     let pages: &[u8] = if is_discovery {

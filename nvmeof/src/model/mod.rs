@@ -1,11 +1,11 @@
-//! What commands mean: subsystems, namespaces, hosts, controllers.
+//! The meaning of commands: subsystems, namespaces, hosts, controllers.
 //!
-//! No I/O, no clock, no thread: commands and time go in, answers and notices come out. Whoever has a [`Model`] has it
-//! behind one lock; commands that read and write blocks need none of it. What they need, the namespaces and how a
-//! port reaches them, is in [`Shelf`] and [`PortAccess`], which the model changes and workers look at.
+//! No I/O, no clock, no thread: commands and time go in, answers and notices come out. A [`Model`] is kept behind one
+//! lock. Commands that read and write blocks do not take it: the namespaces and the access of a port are in
+//! [`NamespaceList`] and [`PortAccess`], which the model changes and workers look at.
 //!
 //! ```text
-//!   Model ---- subsystems: by name      ---- namespaces, on a Shelf; hosts that may connect
+//!   Model ---- subsystems: by name      ---- namespaces, in a list; hosts that may connect
 //!         ---- ports: by number         ---- addresses, and access to each group of namespaces (ANA)
 //!         ---- controllers: by number   ---- one for each host that has connected: properties, features, events, logs
 //! ```
@@ -45,18 +45,18 @@ pub use namespace::{Namespace, NamespaceConfig, Tally};
 pub use quota::{Party, is_fair};
 pub use reservation::{HostId, Reservations};
 pub use reserve::bytes as reservation_bytes;
-pub use subsystem::{NAMESPACES, Shelf, Subsystem, SubsystemConfig};
+pub use subsystem::{NAMESPACES, NamespaceList, Subsystem, SubsystemConfig};
 
 use crate::nvme::{Nqn, Status};
 
-/// A time, in whatever clock: what has passed since its beginning.
+/// A time of the clock that the caller counts in, since its beginning.
 pub type Moment = Duration;
 
 /// The longest data of an I/O is 4 KiB shifted by this: 128 KiB.
 pub const MAX_TRANSFER_SHIFT: u8 = 5;
-/// Bytes of it.
+/// The longest data of an I/O, in bytes.
 pub const MAX_TRANSFER: u32 = 4096 << MAX_TRANSFER_SHIFT;
-/// Data that a command capsule has room for.
+/// Data in a command capsule at most, in bytes.
 pub const IN_CAPSULE: u32 = 4096;
 /// Entries of an I/O queue at most.
 pub const QUEUE_ENTRIES: u16 = 128;
@@ -65,22 +65,22 @@ pub const ADMIN_ENTRIES: u16 = 32;
 /// I/O queues of a controller at most.
 pub const QUEUES: u16 = 128;
 
-/// Which worker, as whoever runs them counts them.
+/// Number of a worker, which the caller gives out.
 pub type WorkerId = u32;
 
 /// An answer to a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// How it went.
+    /// Status of the completion.
     pub status: Status,
     /// Dwords 0 and 1 of the completion.
     pub result: u64,
-    /// What is written to the host.
+    /// Data for the host.
     pub data: Vec<u8>,
 }
 
 impl Answer {
-    /// Success, with nothing to say.
+    /// Success, without a result.
     pub(crate) const fn done() -> Self {
         Self::result(0)
     }
@@ -116,7 +116,7 @@ impl From<Status> for Answer {
     }
 }
 
-/// What comes of a command.
+/// Outcome of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It is answered.
@@ -125,105 +125,106 @@ pub enum Outcome {
     Waits,
 }
 
-/// What a worker has to be told.
+/// A message for workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// The worker that has the admin queue of this controller: there is an event for it.
     Event {
-        /// Who.
+        /// The worker.
         worker: WorkerId,
-        /// Whose.
+        /// The controller.
         controller: u16,
     },
     /// All workers: this controller was disabled or shut down. Its I/O queues end, and event requests are answered.
     Reset {
-        /// Which.
+        /// The controller.
         controller: u16,
-        /// The last connection before. Those with a higher number are queues of the controller's next life.
+        /// The last connection before the reset. Connections with a higher number are queues of the enabled-again
+        /// controller.
         last: u64,
     },
-    /// All workers: this controller is over, its connections end.
+    /// All workers: this controller has ended, its connections end.
     Over {
-        /// Which.
+        /// The controller.
         controller: u16,
     },
-    /// All workers: the host of this I/O queue has not shown who it is, and the connection ends.
+    /// All workers: the host of this I/O queue has failed to authenticate, and the connection ends.
     Queue {
-        /// Its number ([`Connected::connection`]).
+        /// The number of the connection ([`Connected::connection`]).
         connection: u64,
     },
 }
 
-/// A place where hosts connect.
+/// A port, at which hosts connect.
 #[derive(Clone, Debug)]
 pub struct Port {
     /// Its number.
     pub id: u16,
-    /// Where it listens.
+    /// The addresses at which it listens.
     pub addresses: Vec<SocketAddr>,
-    /// How it reaches namespaces.
+    /// Its access to groups of namespaces.
     pub access: Arc<PortAccess>,
 }
 
-/// All there is.
+/// Everything that the target has.
 #[derive(Debug, Default)]
 pub struct Model {
     subsystems: BTreeMap<Nqn, Subsystem>,
     ports: BTreeMap<u16, Port>,
     referrals: Vec<discovery::Referral>,
     controllers: BTreeMap<u16, Controller>,
-    /// The number that was given out last.
+    /// The controller number that was given out last.
     last_controller: u16,
-    /// Changes of what discovery tells.
+    /// Number of changes of the discovery log page.
     generation: u64,
     notices: Vec<Notice>,
     /// Keys of hosts that have to authenticate.
     keys: BTreeMap<Nqn, crate::auth::Keys>,
     exchanges: authenticate::Exchanges,
-    /// Connections that asked to be a queue.
+    /// Number of connections that sent Connect.
     connections: u64,
-    /// Controllers that ended for newcomers.
+    /// Number of controllers that ended to make room for others.
     displaced: u64,
     random: authenticate::Random,
-    /// Names of hosts have to have the form of a qualified name.
+    /// Names of hosts must have the form of a qualified name.
     is_strict: bool,
-    /// Lines of the log that strangers cause.
+    /// Budgets of log lines that peers cause.
     lines: crate::lines::Lines,
-    /// The latest time that was told.
+    /// The latest time that the caller has passed.
     latest: Moment,
 }
 
-/// Why a configuration is refused.
+/// Reason why a configuration is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
-    /// There is one already.
+    /// The object exists already.
     #[error("there is a {kind} {name} already")]
     Exists {
-        /// What.
+        /// Kind of the object.
         kind: &'static str,
         /// Its name.
         name: String,
     },
-    /// There is none.
+    /// The object does not exist.
     #[error("there is no {kind} {name}")]
     Unknown {
-        /// What.
+        /// Kind of the object.
         kind: &'static str,
         /// Its name.
         name: String,
     },
-    /// A number that cannot be.
+    /// A number is out of range.
     #[error("{kind} {number}: there are 1 to {most}")]
     Range {
-        /// What.
+        /// Kind of the object.
         kind: &'static str,
         /// Its number.
         number: u32,
-        /// The highest.
+        /// The highest number.
         most: u32,
     },
-    /// The disk of another namespace.
+    /// The disk is another namespace's.
     #[error(
         "{disk} is the disk of namespace {nsid} of {subsystem}; `lock = false` of both lets them share it"
     )]
@@ -235,7 +236,7 @@ pub enum ModelError {
         /// The other namespace's number.
         nsid: u32,
     },
-    /// A disk is not as it has to be.
+    /// A disk cannot be used.
     #[error("namespace {nsid} of {subsystem}: {error}")]
     Disk {
         /// The namespace's subsystem.
@@ -245,7 +246,7 @@ pub enum ModelError {
         /// The reason.
         error: String,
     },
-    /// The identifier of another namespace.
+    /// The identifier is another namespace's.
     #[error("the identifier {uuid} is that of namespace {nsid} of {subsystem}")]
     Identifier {
         /// Which.
@@ -267,18 +268,18 @@ impl ModelError {
 }
 
 impl Model {
-    /// Nothing yet.
+    /// A model without ports and subsystems.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether names of hosts have to have the form of a qualified name. It holds for hosts that connect from now on.
+    /// Sets whether names of hosts must have the form of a qualified name, for hosts that connect from now on.
     pub const fn set_strict(&mut self, is_strict: bool) {
         self.is_strict = is_strict;
     }
 
-    /// What workers have to be told since this was asked for the last time.
+    /// Returns the messages for workers since the last call.
     pub fn take_notices(&mut self) -> Vec<Notice> {
         core::mem::take(&mut self.notices)
     }
@@ -286,7 +287,7 @@ impl Model {
     /// Adds a subsystem.
     ///
     /// # Errors
-    /// There is one with this name.
+    /// The name is in use.
     pub fn add_subsystem(&mut self, config: SubsystemConfig) -> Result<(), ModelError> {
         if self.subsystems.contains_key(&config.name) {
             return Err(ModelError::Exists {
@@ -347,7 +348,7 @@ impl Model {
         Ok(nsid)
     }
 
-    /// Removes a namespace; hosts are told. Commands that are at its disk end as they end.
+    /// Removes a namespace; hosts are told. Commands that its disk has are not interrupted.
     ///
     /// # Errors
     /// There is none.
@@ -357,10 +358,10 @@ impl Model {
         Ok(())
     }
 
-    /// Takes in the size that a namespace's disk has now; hosts are told if it is another. The blocks it has.
+    /// Reads the size of a namespace's disk; hosts are told if it has changed. Returns the number of blocks.
     ///
     /// # Errors
-    /// There is no such namespace. Its disk does not answer, has no block any more, or its path leads to another file;
+    /// There is no such namespace. Its disk does not answer, is smaller than a block, or its path names another file;
     /// nothing has changed.
     pub fn resize_namespace(&mut self, subsystem: &Nqn, nsid: u32) -> Result<u64, ModelError> {
         let namespace = self.namespace(subsystem, nsid)?;
@@ -377,7 +378,7 @@ impl Model {
         Ok(blocks)
     }
 
-    /// Lets a host connect to a subsystem that is not open to any.
+    /// Allows a host to connect to a subsystem that is not open to any host.
     ///
     /// # Errors
     /// There is no such subsystem.
@@ -387,7 +388,7 @@ impl Model {
         Ok(())
     }
 
-    /// Lets it no more: its controllers end.
+    /// Withdraws that: the host's controllers end.
     ///
     /// # Errors
     /// There is no such subsystem, or the host was not allowed.
@@ -406,7 +407,7 @@ impl Model {
     /// Adds a port.
     ///
     /// # Errors
-    /// There is one with this number.
+    /// The number is in use.
     pub fn add_port(&mut self, id: u16, addresses: Vec<SocketAddr>) -> Result<(), ModelError> {
         if self.ports.contains_key(&id) {
             return Err(ModelError::Exists {
@@ -427,7 +428,7 @@ impl Model {
         Ok(())
     }
 
-    /// The addresses at which a port listens have changed.
+    /// Sets the addresses at which a port listens.
     ///
     /// # Errors
     /// There is no such port.
@@ -439,7 +440,7 @@ impl Model {
         Ok(())
     }
 
-    /// Removes a port; controllers that were reached by it end.
+    /// Removes a port; controllers that were connected by it end.
     ///
     /// # Errors
     /// There is no such port.
@@ -488,8 +489,8 @@ impl Model {
         subsystem.ok_or_else(|| ModelError::unknown("subsystem", name))
     }
 
-    /// The connection of that number is over ([`Connected::connection`]). With its admin queue a controller ends.
-    /// Nothing happens if the number is another connection's by now: a host resets its controller and connects its
+    /// The connection of this number has ended ([`Connected::connection`]). A controller ends with its
+    /// admin queue. A queue that another connection has by now stays: a host may reset its controller and connect its
     /// queues again before the ends of the old connections are noticed.
     pub fn queue_lost(&mut self, id: u16, queue: u16, connection: u64) {
         let key = (id, queue);
@@ -505,13 +506,12 @@ impl Model {
         }
     }
 
-    /// A worker is no more, and with it the admin queues that it served.
+    /// A worker has ended, and with it the admin queues that it served.
     pub fn worker_lost(&mut self, worker: WorkerId) {
         self.end_controllers(|one| one.worker() == worker);
     }
 
-    /// A host broke the rules, or nothing else can be done for it: the controller says so (CFS), and its connections
-    /// end.
+    /// Ends a controller whose host broke a rule, or that cannot go on: it reports CFS, and its connections end.
     pub fn fail_controller(&mut self, controller: u16) {
         if let Some(controller) = self.controllers.get_mut(&controller) {
             controller.fail();
@@ -519,7 +519,7 @@ impl Model {
         self.end_controller(controller);
     }
 
-    /// The numbers of controllers.
+    /// Numbers of the controllers that fulfil a condition.
     fn controllers_that(&self, are_wanted: impl Fn(&Controller) -> bool) -> Vec<u16> {
         let all = self.controllers.values();
         let wanted = all.filter(|controller| are_wanted(controller));
@@ -543,23 +543,24 @@ impl Model {
         }
     }
 
-    /// A worker has had commands of a controller since it last told, or has sent answers. It tells now and then, and
-    /// sooner than any keep-alive time is over: what each I/O costs is a flag of its queue (Base specification,
-    /// "Traffic Based Keep Alive").
+    /// A worker has received commands of a controller, or sent responses, since it last reported. Workers report more
+    /// often than any keep-alive time, so an I/O costs one flag of its queue (Base specification, "Traffic Based Keep
+    /// Alive").
     pub fn hear(&mut self, controller: u16, now: Moment) {
         if let Some(controller) = self.controllers.get_mut(&controller) {
             controller.hear(now);
         }
     }
 
-    /// Set Features grants a controller so many I/O queues at most: for more there is no room.
+    /// Limits the I/O queues that Set Features grants a controller: there is no room for more.
     pub fn limit_queues(&mut self, controller: u16, most: u16) {
         if let Some(controller) = self.controllers.get_mut(&controller) {
             controller.limit_queues(most);
         }
     }
 
-    /// Ends controllers whose hosts were silent for longer than their keep-alive time. When the next one is due.
+    /// Ends controllers whose hosts were silent for longer than their keep-alive time. Returns the time of the next
+    /// deadline.
     pub fn expire(&mut self, now: Moment) -> Option<Moment> {
         self.latest = now;
         self.expire_exchanges(now);
@@ -581,7 +582,7 @@ impl Model {
         due.chain(self.next_exchange()).min()
     }
 
-    /// Ports, subsystems or hosts have changed: who discovers is told.
+    /// Ports, subsystems or hosts have changed: discovery controllers get an event.
     fn discovery_changed(&mut self) {
         self.generation += 1;
         for id in self.controllers_that(Controller::is_discovery) {
@@ -603,7 +604,7 @@ impl Model {
         }
     }
 
-    /// An event for a controller; its worker is told if a request waits for it.
+    /// Adds an event of a controller; its worker gets a notice if a request waits for it.
     fn tell(&mut self, id: u16, kind: event::Kind) {
         if let Some(controller) = self.controllers.get_mut(&id)
             && controller.events.happened(kind)
@@ -615,7 +616,7 @@ impl Model {
         }
     }
 
-    /// The next event of a controller that an event request can be answered with.
+    /// Takes the next event of a controller, as the answer to an event request.
     pub fn next_event(&mut self, controller: u16) -> Option<Answer> {
         let controller = self.controllers.get_mut(&controller)?;
         let event = controller.events.take()?;

@@ -1,4 +1,4 @@
-//! A namespace: a disk, under a number.
+//! Namespaces: a disk under a number.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,12 +8,12 @@ use uuid::Uuid;
 use super::reservation::Reservations;
 use crate::disk::{Disk, DiskError};
 
-/// What a namespace is made of.
+/// Configuration of a namespace.
 #[derive(Debug)]
 pub struct NamespaceConfig {
-    /// Its number; the lowest free one if it is none.
+    /// Its number; `None` for the lowest free one.
     pub nsid: Option<u32>,
-    /// By which hosts know it again. It must not change while a host has it.
+    /// The identifier by which hosts recognise it. It must not change while a host has it.
     pub uuid: Uuid,
     /// Its group, for [`super::PortAccess`].
     pub group: u32,
@@ -24,7 +24,7 @@ pub struct NamespaceConfig {
 /// A namespace, as workers see it.
 #[derive(Debug)]
 pub struct Namespace {
-    /// Namespaces of a process in the order in which they were made.
+    /// Serial number of namespaces in this process.
     serial: u64,
     nsid: u32,
     uuid: Uuid,
@@ -32,16 +32,16 @@ pub struct Namespace {
     disk: Disk,
     blocks: AtomicU64,
     protected: AtomicBool,
-    /// Counts changes of reservations and locks, so that workers, which keep a copy, look at a word.
+    /// Number of changes of reservations and locks. Workers keep copies, and compare this one word.
     changes: AtomicU64,
     reservations: Mutex<Arc<Reservations>>,
-    /// Blocks that nobody else may write, for compare and write.
+    /// Blocks that are locked against writes, for compare and write.
     locks: Mutex<Vec<u64>>,
-    /// What each worker has done on it, and what was done by those that are no more.
+    /// The counters of each worker, and the sums of workers that have ended.
     tallies: Mutex<(Vec<Arc<Tally>>, Done)>,
 }
 
-/// What one worker has done on a namespace. That worker alone writes it.
+/// Counters of one worker on a namespace. That worker alone writes them.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct Tally {
@@ -56,7 +56,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Counts up. There is one writer, so nothing is lost between the load and the store.
+    /// Adds to a counter. There is one writer, so no count is lost between the load and the store.
     #[inline]
     pub fn add(counter: &AtomicU64, more: u64) {
         counter.store(
@@ -66,7 +66,7 @@ impl Tally {
     }
 }
 
-/// What all workers together have done on a namespace.
+/// Counters of all workers on a namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Done {
     /// Read commands.
@@ -107,7 +107,7 @@ impl Namespace {
         }
     }
 
-    /// A number that no other namespace has or had, also not one of the same subsystem, number and identifier.
+    /// A number that no other namespace has or had, not even one with the same subsystem, number and identifier.
     #[must_use]
     pub(crate) const fn serial(&self) -> u64 {
         self.serial
@@ -119,7 +119,7 @@ impl Namespace {
         self.nsid
     }
 
-    /// By which hosts know it.
+    /// The identifier by which hosts recognise it.
     #[must_use]
     pub const fn uuid(&self) -> Uuid {
         self.uuid
@@ -143,19 +143,19 @@ impl Namespace {
         self.disk.shift()
     }
 
-    /// Blocks.
+    /// Number of blocks.
     #[must_use]
     pub fn blocks(&self) -> u64 {
         self.blocks.load(Ordering::Relaxed)
     }
 
-    /// Nothing may be written.
+    /// Returns whether writes are refused.
     #[must_use]
     pub fn is_protected(&self) -> bool {
         self.protected.load(Ordering::Relaxed)
     }
 
-    /// Whether anything may be written from now on. A disk that was opened for reading alone stays protected: false.
+    /// Sets write protection. Returns false if the disk was opened for reading only and so stays protected.
     pub(super) fn protect(&self, protected: bool) -> bool {
         let can = protected || !self.disk.is_read_only();
         if can {
@@ -164,31 +164,31 @@ impl Namespace {
         can
     }
 
-    /// Takes in the size that the disk has now. Whether it is another.
+    /// Reads the size of the disk. Returns whether it has changed.
     ///
     /// # Errors
-    /// The disk does not answer, has no block any more, or its path leads to another file. Nothing has changed.
+    /// The disk does not answer, is smaller than a block, or its path names another file. Nothing has changed.
     pub(super) fn look_at_size(&self) -> Result<bool, DiskError> {
         self.disk.check_path()?;
         let blocks = self.disk.blocks_now()?;
         Ok(self.blocks.swap(blocks, Ordering::Relaxed) != blocks)
     }
 
-    /// Counts changes of its reservations and locks; 0: there has never been one.
+    /// Number of changes of its reservations and locks; 0 if there has never been one.
     #[inline]
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// Blocks that are locked.
+    /// The locked blocks.
     #[must_use]
     pub(crate) fn locks(&self) -> Vec<u64> {
         let locks = self.locks.lock();
         locks.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Locks a block; false if it is.
+    /// Locks a block; false if it is locked already.
     pub(crate) fn lock(&self, block: u64) -> bool {
         let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
         let is_free = !locks.contains(&block);
@@ -199,7 +199,7 @@ impl Namespace {
         is_free
     }
 
-    /// It is locked no more.
+    /// Unlocks a block.
     pub(crate) fn unlock(&self, block: u64) {
         let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
         locks.retain(|one| *one != block);
@@ -224,7 +224,7 @@ impl Namespace {
         Ok(done)
     }
 
-    /// A place where a worker counts.
+    /// Returns counters for one more worker.
     #[must_use]
     pub fn tally(&self) -> Arc<Tally> {
         let tally = Arc::<Tally>::default();
@@ -241,7 +241,7 @@ impl Namespace {
         tally
     }
 
-    /// What was done on it.
+    /// The sums of all workers' counters.
     #[must_use]
     pub fn done(&self) -> Done {
         let tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,8 +1,8 @@
-//! Properties: what a PCIe controller has as registers (Base specification, "Controller Properties").
+//! Properties: the registers of a PCIe controller (Base specification, "Controller Properties").
 //!
 //! ```text
-//!   CC.EN 0 -> 1    the fields are ones that are offered? CSTS.RDY : else CSTS.CFS
-//!   CC.EN 1 -> 0    CSTS.RDY goes, and so do I/O queues and event requests; the association stays
+//!   CC.EN 0 -> 1    CSTS.RDY if the fields are supported, else CSTS.CFS
+//!   CC.EN 1 -> 0    CSTS.RDY is cleared, I/O queues and event requests end; the association stays
 //!   CC.SHN 0 -> n   CSTS.SHST complete, likewise; commands other than these are refused from then on
 //!   CC.SHN n -> 0   CSTS.SHST normal
 //! ```
@@ -13,11 +13,11 @@ use crate::nvme::{Sqe, Status};
 
 /// Version 2.0.
 pub(super) const VERSION: u32 = 0x0002_0000;
-/// CAP.TO: a controller is ready within so many 500 ms.
+/// CAP.TO: a controller is ready within this many units of 500 ms.
 const READY_WITHIN: u64 = 15;
 
-/// Controller Capabilities: entries of a queue, queues are contiguous, time until it is ready, the NVM command set, and
-/// that it is ready no sooner than its media is (CRMS.CRWMS).
+/// Controller Capabilities: entries of a queue, queues are contiguous, time-out until it is ready, the NVM command
+/// set, and ready with media (CRMS.CRWMS).
 const fn capabilities() -> u64 {
     (QUEUE_ENTRIES as u64 - 1) | 1 << 16 | READY_WITHIN << 24 | 1 << 37 | 1 << 59
 }
@@ -47,7 +47,7 @@ impl Model {
         match (wanted.offset, wanted.is_long) {
             (property::CC, false) => {
                 let was_ready = controller.is_ready();
-                // CAST: the lower half, which is all that there is of a property of four bytes.
+                // CAST: the lower half. A property of four bytes has no other.
                 let to = Configuration((wanted.value & 0xffff_ffff) as u32);
                 if !controller.configure(to)
                     && let Some(unlogged) =
@@ -79,7 +79,7 @@ impl Model {
 }
 
 impl Controller {
-    /// False if the configuration is not one that is offered.
+    /// Returns false if the configuration is not supported.
     fn configure(&mut self, to: Configuration) -> bool {
         let is_offered = to.is_offered() || !to.is_enabled() || self.configuration.is_enabled();
         let from = self.configuration;

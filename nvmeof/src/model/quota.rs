@@ -1,32 +1,33 @@
-//! Quotas: which party may have how much of what there is one pool of.
+//! Quotas: the share of a party in a pool.
 
 use std::net::IpAddr;
 
 use super::{Controller, Model, NotConnected};
 use crate::nvme::{Nqn, Status};
 
-/// Controllers of subsystems at most; discovery and those that have not authenticated have pools of their own.
+/// Most controllers of subsystems. Discovery controllers, and those that have not authenticated, have pools of their
+/// own.
 const CONTROLLERS: u32 = 1024;
-/// Controllers of discovery at most, and likewise of hosts that have not authenticated. One more ends the oldest of the
+/// Most controllers of discovery, and most of hosts that have not authenticated. One more ends the oldest of the
 /// address that has the most.
 pub(super) const GUEST_CONTROLLERS: usize = 256;
-/// Such controllers of one address at most. One more ends the oldest of them.
+/// Most such controllers of one address. One more ends the oldest of them.
 pub(super) const GUEST_CONTROLLERS_OF_SOURCE: usize = 32;
-/// Controllers of subsystems that a host gets if only they are there: two paths to eight subsystems.
+/// Controllers of subsystems that a host gets whenever they are free: two paths to eight subsystems.
 const FIRST_CONTROLLERS: u32 = 16;
 
-/// Whose something is.
+/// The owner of something.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Party {
-    /// Of whoever has this address: whoever discovers, has not authenticated, or connects where any host may. A name
-    /// costs nothing there.
+    /// Hosts at this address: those that discover, have not authenticated, or connect to a subsystem that is open to
+    /// any host. Names cost nothing there.
     Source(IpAddr),
-    /// Of a host that a subsystem lists by its name, or that has a key.
+    /// A host that a subsystem lists by its name, or that has a key.
     Host(Nqn),
 }
 
-/// Whether a party that has `own` pieces gets so many more, of those that are left: it has no more than it leaves to
-/// others then, or no more than the first ones that everybody gets.
+/// Returns whether a party that has `own` pieces gets `asked` more of those that are `left`: afterwards it has no more
+/// than it leaves to others, or no more than the `first` ones that each party gets.
 #[must_use]
 pub fn is_fair(own: u32, asked: u32, left: u32, first: u32) -> bool {
     let after = own.saturating_add(asked);
@@ -42,7 +43,7 @@ enum Pool {
 }
 
 impl Model {
-    /// Whose the controllers of a host at a subsystem are.
+    /// The party that the controllers of a host at a subsystem are counted for.
     pub(super) fn party(&self, subsystem: &Nqn, host: &Nqn, source: IpAddr) -> Party {
         let of = self.subsystems.get(subsystem);
         let is_listed = of.is_some_and(|one| one.hosts().any(|listed| listed == host));
@@ -66,7 +67,7 @@ impl Model {
     /// Makes room for one more controller.
     ///
     /// # Errors
-    /// Controller Busy: the party has its part. It may try again.
+    /// Controller Busy: the party has its share. It may try again.
     pub(super) fn make_room(
         &mut self,
         subsystem: &Nqn,
@@ -95,10 +96,10 @@ impl Model {
         Ok(())
     }
 
-    /// Whether a party gets one more of the hosts' controllers.
+    /// Returns whether a party gets one more of the hosts' controllers.
     ///
     /// # Errors
-    /// How many it has, and how many are left.
+    /// The number it has, and the number that is left.
     fn has_part(&self, party: &Party) -> Result<(), (u32, u32)> {
         let hosts = self.controllers.values();
         let hosts = hosts.filter(|one| self.pool(one) == Pool::Hosts);
@@ -115,9 +116,9 @@ impl Model {
         }
     }
 
-    /// Whether a controller whose host has authenticated may be one of the hosts': others may have become so since it
-    /// was connected.
-    pub(super) fn is_let_in(&mut self, id: u16) -> bool {
+    /// Returns whether a controller may count among the hosts' after authentication: others may have taken the last place
+    /// since its Connect.
+    pub(super) fn has_place_after_authentication(&mut self, id: u16) -> bool {
         let Some(one) = self.controllers.get(&id) else {
             return false;
         };
@@ -131,9 +132,9 @@ impl Model {
         false
     }
 
-    /// Ends a controller of a pool where one more would be too many: the oldest of the address that has the most, or of
-    /// the newcomer's own. Age counts from Connect, and no command makes a controller younger: whoever asks for a
-    /// property now and then holds a place no longer than others.
+    /// Ends a controller of a pool if one more would be too many: the oldest of the address that has the most, or of
+    /// the newcomer's own. Age counts from Connect, and no command makes a controller younger: a host that reads a
+    /// property now and then keeps its place no longer than others.
     fn displace(&mut self, pool: Pool, newcomer: IpAddr) {
         let mut counts = std::collections::BTreeMap::<IpAddr, usize>::new();
         let there = self.controllers.values();
@@ -159,7 +160,7 @@ impl Model {
         }
     }
 
-    /// Controllers that ended for newcomers.
+    /// Number of controllers that ended to make room for others.
     #[must_use]
     pub const fn displaced(&self) -> u64 {
         self.displaced

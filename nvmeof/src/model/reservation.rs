@@ -1,4 +1,4 @@
-//! Reservations of a namespace: who has registered, and who holds it (Base specification, "Reservations").
+//! Reservations of a namespace: registrants and holders (Base specification, "Reservations").
 //!
 //! ```text
 //!                 Acquire                          Preempt: another holder or type
@@ -7,17 +7,17 @@
 //!        '--- Release, Clear, Unregister ---'  '-------------------'
 //! ```
 //!
-//! Hosts are known by their host identifiers. What changes is told to the other registrants; whom to tell what is
-//! given back. Nothing outlives the process: persistence through power loss is not offered. An identifier belongs to
-//! the host name that registered with it, for as long as it is registered.
+//! Hosts are known by their host identifiers. A step returns the notices for the other registrants. Nothing outlives
+//! the process: persistence through power loss is not supported. An identifier belongs to the host name that
+//! registered with it, for as long as it is registered.
 
 use std::collections::BTreeMap;
 
 use crate::nvme::{Nqn, Status};
 
-/// Registrants of a namespace at most.
+/// Most registrants of a namespace.
 const REGISTRANTS: usize = 256;
-/// Registrants of a namespace that have the same host name, at most.
+/// Most registrants of a namespace with the same host name.
 const REGISTRANTS_OF_A_NAME: usize = 16;
 
 /// A host's identifier.
@@ -27,22 +27,22 @@ pub type HostId = [u8; 16];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// The holder writes.
+    /// Write Exclusive: only the holder writes.
     WriteExclusive = 1,
-    /// The holder reads and writes.
+    /// Exclusive Access: only the holder reads and writes.
     ExclusiveAccess = 2,
-    /// Registrants write.
+    /// Write Exclusive, Registrants Only.
     WriteExclusiveRegistrants = 3,
-    /// Registrants read and write.
+    /// Exclusive Access, Registrants Only.
     ExclusiveAccessRegistrants = 4,
-    /// Registrants write, and each is a holder.
+    /// Write Exclusive, All Registrants: each is a holder.
     WriteExclusiveAll = 5,
-    /// Registrants read and write, and each is a holder.
+    /// Exclusive Access, All Registrants: each is a holder.
     ExclusiveAccessAll = 6,
 }
 
 impl Kind {
-    /// By its number.
+    /// Reads a type's number.
     pub(super) fn of(number: u32) -> Option<Self> {
         [
             Self::WriteExclusive,
@@ -72,38 +72,38 @@ impl Kind {
     }
 }
 
-/// What a host is told: the types of the reservation notification log.
+/// A notice for a host: the types of the reservation notification log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Told {
-    /// Its registration was taken away.
+    /// Registration preempted.
     RegistrationPreempted = 1,
-    /// There is no reservation any more, or another.
+    /// Reservation released.
     Released = 2,
-    /// The reservation was taken away.
+    /// Reservation preempted.
     Preempted = 3,
 }
 
-/// What a host asks for.
+/// A request of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// It registers this key.
+    /// Registers this key.
     Register(u64),
-    /// It gives its key up; none: whatever it is.
+    /// Unregisters its key; `None` if the key is ignored.
     Unregister(Option<u64>),
-    /// Its key, or whatever it is, becomes this one.
+    /// Replaces its key, which may be ignored, by another one.
     Replace(Option<u64>, u64),
-    /// With its key it acquires a reservation.
+    /// Acquires a reservation with its key.
     Acquire(u64, Kind),
-    /// With its key it takes registrations with another away, and the reservation if that was theirs.
+    /// Preempts registrations with another key, and their reservation.
     Preempt(u64, u64, Kind),
-    /// With its key it releases its reservation.
+    /// Releases its reservation.
     Release(u64, Kind),
-    /// With its key it takes away everything.
+    /// Clears the reservation and all registrations.
     Clear(u64),
 }
 
-/// The reservation, and who has registered.
+/// The reservation, and the registrants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reservations {
     generation: u32,
@@ -113,13 +113,13 @@ pub struct Reservations {
     held: Option<(HostId, Kind)>,
 }
 
-/// Whom to tell what.
+/// Hosts, and the notice for each.
 pub type Notes = Vec<(HostId, Told)>;
 
 const CONFLICT: Status = Status::RESERVATION.dnr();
 
 impl Reservations {
-    /// Counts changes of registrations.
+    /// Number of changes of registrations.
     #[must_use]
     pub const fn generation(&self) -> u32 {
         self.generation
@@ -131,7 +131,7 @@ impl Reservations {
         self.held.map(|(_, kind)| kind)
     }
 
-    /// Registrants, their keys, and whether they hold it.
+    /// Registrants with their keys, and whether each holds the reservation.
     pub fn registrants(&self) -> impl Iterator<Item = (&HostId, u64, bool)> {
         let registered = self.keys.iter();
         registered.map(|(host, key)| (host, *key, self.holds(host)))
@@ -143,7 +143,7 @@ impl Reservations {
         })
     }
 
-    /// Whether a host may read or write.
+    /// Returns whether a host may read, or write.
     #[must_use]
     pub fn allows(&self, host: &HostId, writes: bool) -> bool {
         match &self.held {
@@ -170,17 +170,17 @@ impl Reservations {
         }
     }
 
-    /// The name of the host that has registered with an identifier.
+    /// Returns the name of the host that has registered with an identifier.
     #[must_use]
     pub fn owner(&self, host: &HostId) -> Option<&Nqn> {
         self.names.get(host)
     }
 
-    /// Does what a host of this name asks for.
+    /// Carries out a request of a host of this name.
     ///
     /// # Errors
-    /// The status that the host is answered with: that of [`Reservations::step`], or INTERNAL if there are as many
-    /// registrants as there may be. Nothing has changed.
+    /// The status for the host: that of [`Reservations::step`], or INTERNAL if there are too many registrants. Nothing
+    /// has changed.
     pub fn step_of(
         &mut self,
         host: &HostId,
@@ -200,10 +200,10 @@ impl Reservations {
         Ok(notes)
     }
 
-    /// What a host asks for is done.
+    /// Carries out a request of a host.
     ///
     /// # Errors
-    /// The status it is answered with; nothing has changed.
+    /// The status for the host; nothing has changed.
     pub fn step(&mut self, host: &HostId, request: Request) -> Result<Notes, Status> {
         match request {
             Request::Register(key) => {
@@ -299,7 +299,7 @@ impl Reservations {
             return Err(CONFLICT);
         }
         let before = self.clone();
-        // Whoever preempts itself stays.
+        // A host that preempts its own key stays registered.
         self.keys
             .retain(|one, has| one == host || !all && *has != theirs);
         let gone = before
@@ -354,7 +354,7 @@ mod tests {
     }
 
     /// Base specification, "Command Behavior in the Presence of a Reservation": read and write of the holder, of a
-    /// registrant, and of a host that is none.
+    /// registrant, and of another host.
     #[test]
     fn who_may_read_and_write_is_as_the_table_says() {
         for (kind, table) in [
@@ -472,7 +472,7 @@ mod tests {
             );
             assert!(all.kind().is_none() && all.allows(&[9; 16], true));
             assert_eq!(all.generation(), 3, "no registration has changed");
-            // The holder unregisters: of those of all registrants the others keep it.
+            // The holder unregisters: with an All Registrants type the remaining registrants hold the reservation.
             let (mut all, _) = held(kind);
             let told = all
                 .step(&A, Request::Unregister(Some(1)))
@@ -491,7 +491,7 @@ mod tests {
     fn a_preemption_takes_registrations_away_and_the_reservation_with_its_holders() {
         for kind in 1..=6 {
             let (mut all, _) = held(kind);
-            // Of a registrant that does not hold it alone.
+            // A registrant that is not the only holder.
             let told = all.step(&B, Request::Preempt(2, 3, Kind::ExclusiveAccess));
             assert_eq!(
                 told,

@@ -10,12 +10,12 @@ use crate::nvme::{Nqn, Sqe, Status};
 
 /// RESCAP: all six types, and IEKEY as since 1.3; nothing persists through power loss.
 pub(super) const CAPABILITIES: u8 = 0xfe;
-/// Notices that wait at most.
+/// Most notices that wait.
 const NOTICES: usize = 64;
-/// What may be masked: a bit for each of [`Told`].
+/// Notices that may be masked: a bit for each of [`Told`].
 pub(super) const MASKABLE: u32 = 0b1110;
 
-/// Bytes that a reservation command comes with.
+/// Bytes of the data of a reservation command.
 #[must_use]
 pub const fn bytes(opcode: u8) -> u32 {
     match opcode {
@@ -25,7 +25,7 @@ pub const fn bytes(opcode: u8) -> u32 {
     }
 }
 
-/// What a command asks for.
+/// Reads the request of a command.
 fn request(sqe: &Sqe, data: [u64; 2]) -> Result<Request, Status> {
     const FIELD: Status = Status::INVALID_FIELD.dnr();
     let (dword, [key, second]) = (sqe.cdw10.get(), data);
@@ -33,7 +33,7 @@ fn request(sqe: &Sqe, data: [u64; 2]) -> Result<Request, Status> {
     let kind = || Kind::of(dword >> 8 & 0xff).ok_or(FIELD);
     match (sqe.opcode, action) {
         (io::RESERVATION_REGISTER, _) if !matches!(dword >> 30, 0 | 2) => {
-            // CPTPL: to be kept through power loss, which is not offered, or a reserved value.
+            // CPTPL: persistence through power loss is not supported, and 1 is reserved.
             Err(FIELD)
         }
         (io::RESERVATION_REGISTER, 0) => Ok(Request::Register(second)),
@@ -43,7 +43,7 @@ fn request(sqe: &Sqe, data: [u64; 2]) -> Result<Request, Status> {
         }
         _ if ignores_key => Err(FIELD),
         (io::RESERVATION_ACQUIRE, 0) => Ok(Request::Acquire(key, kind()?)),
-        // Commands of the preempted host that are at a disk end as they end; no more of them begin.
+        // Commands of the preempted host that a disk has are not interrupted; no more of them begin.
         (io::RESERVATION_ACQUIRE, 1 | 2) => Ok(Request::Preempt(key, second, kind()?)),
         (io::RESERVATION_RELEASE, 0) => Ok(Request::Release(key, kind()?)),
         (io::RESERVATION_RELEASE, 1) => Ok(Request::Clear(key)),
@@ -52,8 +52,8 @@ fn request(sqe: &Sqe, data: [u64; 2]) -> Result<Request, Status> {
 }
 
 impl Model {
-    /// Carries out a reservation command of an I/O queue. `data` is what came with it, `room` how many bytes the host
-    /// takes.
+    /// Carries out a reservation command of an I/O queue. `data` is its data, `room` the bytes that the host
+    /// has room for.
     pub fn reserve(
         &mut self,
         id: u16,
@@ -100,9 +100,9 @@ impl Model {
         }
     }
 
-    /// The name of another host that a host identifier belongs to in a subsystem: it has registered with it, or has a
-    /// controller that has authenticated if it must. A second controller may have been made before the first one had
-    /// authenticated; so `for_io` asks once more when an I/O queue connects, of hosts that have one.
+    /// Returns the name of another host that a host identifier belongs to in a subsystem: that host has registered with
+    /// it, or has a controller that has authenticated if it must. A second controller may have been made before the
+    /// first one had authenticated; so `for_io` checks again when an I/O queue connects, among hosts that have one.
     pub(super) fn identifier_owner(
         &self,
         subsystem: &Nqn,
@@ -148,7 +148,7 @@ impl Model {
         }
     }
 
-    /// Namespaces whose notices a feature is about: one, or all.
+    /// Sets the mask of notices of one namespace, or of all.
     pub(super) fn mask_reservations(&mut self, id: u16, nsid: u32, mask: u32) -> Answer {
         let there = match self.namespaces_of(id, nsid) {
             Ok(there) => there,
@@ -164,7 +164,7 @@ impl Model {
 }
 
 impl Controller {
-    /// Whether it is one that is told.
+    /// Adds a notice. Returns false if it is masked, or too many wait.
     fn note_reservation(&mut self, nsid: u32, told: Told) -> bool {
         let mask = self.reservation_masks.get(&nsid).copied().unwrap_or(0);
         let is_told = mask & 1 << told as u32 == 0 && self.reservation_notices.len() < NOTICES;
@@ -174,7 +174,7 @@ impl Controller {
         is_told
     }
 
-    /// The log page: the oldest notice, and how many more there are.
+    /// The log page: the oldest notice, and the number of others.
     pub(super) fn reservation_page(&self) -> Vec<u8> {
         let mut page = vec![0; 64];
         page[..8].copy_from_slice(U64::new(self.reservation_count).as_bytes());
@@ -187,7 +187,7 @@ impl Controller {
         page
     }
 
-    /// The oldest notice was read. Whether there is another.
+    /// The oldest notice was read. Returns whether there is another.
     pub(super) fn reservation_page_read(&mut self) -> bool {
         if self.reservation_notices.pop_front().is_some() {
             self.reservation_count += 1;

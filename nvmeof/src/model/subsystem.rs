@@ -1,4 +1,4 @@
-//! A subsystem: namespaces, and the hosts that may have them.
+//! Subsystems: namespaces, and the hosts that may connect to them.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,10 +9,10 @@ use uuid::Uuid;
 use super::{ModelError, Namespace, NamespaceConfig};
 use crate::nvme::Nqn;
 
-/// Namespaces of a subsystem at most; their numbers are 1 to this.
+/// Most namespaces of a subsystem, and their highest number.
 pub const NAMESPACES: u32 = 1024;
 
-/// What a subsystem is made of.
+/// Configuration of a subsystem.
 #[derive(Clone, Debug)]
 pub struct SubsystemConfig {
     /// Its name.
@@ -30,31 +30,31 @@ pub struct SubsystemConfig {
 pub struct Subsystem {
     config: SubsystemConfig,
     hosts: BTreeSet<Nqn>,
-    shelf: Arc<Shelf>,
+    namespaces: Arc<NamespaceList>,
 }
 
-/// The namespaces by number: place 0 is that of namespace 1.
+/// The namespaces by number, from 1 on.
 pub type Namespaces = Arc<[Option<Arc<Namespace>>]>;
 
-/// The namespaces of a subsystem, as workers see them: each keeps what it saw, and looks again when the generation is
-/// another.
+/// The namespaces of a subsystem, which workers share. Each keeps a copy, and takes a new one when the generation has
+/// changed.
 #[derive(Debug, Default)]
-pub struct Shelf {
+pub struct NamespaceList {
     generation: AtomicU64,
     namespaces: Mutex<Option<Namespaces>>,
 }
 
-impl Shelf {
-    /// Counts changes. It is looked at for each command, and written only when something changes.
+impl NamespaceList {
+    /// Number of changes. Each command reads it, and only a change writes it.
     #[must_use]
     #[inline]
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// What there is, and its generation.
+    /// The generation, and the namespaces.
     #[must_use]
-    pub fn look(&self) -> (u64, Namespaces) {
+    pub fn snapshot(&self) -> (u64, Namespaces) {
         let namespaces = self
             .namespaces
             .lock()
@@ -78,7 +78,7 @@ impl Subsystem {
         Self {
             config,
             hosts: BTreeSet::new(),
-            shelf: Arc::default(),
+            namespaces: Arc::default(),
         }
     }
 
@@ -88,18 +88,18 @@ impl Subsystem {
         &self.config.name
     }
 
-    /// What it was made of.
+    /// Its configuration.
     #[must_use]
     pub const fn config(&self) -> &SubsystemConfig {
         &self.config
     }
 
-    /// Hosts that may connect, besides any.
+    /// Hosts that are listed by name.
     pub fn hosts(&self) -> impl Iterator<Item = &Nqn> {
         self.hosts.iter()
     }
 
-    /// Whether a host may connect.
+    /// Returns whether a host may connect.
     #[must_use]
     pub fn allows(&self, host: &Nqn) -> bool {
         self.config.any_host || self.hosts.contains(host)
@@ -113,13 +113,13 @@ impl Subsystem {
         self.hosts.remove(host)
     }
 
-    pub(super) fn shelf(&self) -> Arc<Shelf> {
-        Arc::clone(&self.shelf)
+    pub(super) fn list(&self) -> Arc<NamespaceList> {
+        Arc::clone(&self.namespaces)
     }
 
     /// Its namespaces, by number.
     pub fn namespaces(&self) -> impl Iterator<Item = Arc<Namespace>> + use<> {
-        let (_, namespaces) = self.shelf.look();
+        let (_, namespaces) = self.namespaces.snapshot();
         let all: Vec<_> = namespaces.iter().flatten().cloned().collect();
         all.into_iter()
     }
@@ -127,7 +127,7 @@ impl Subsystem {
     /// A namespace.
     #[must_use]
     pub fn namespace(&self, nsid: u32) -> Option<Arc<Namespace>> {
-        let (_, namespaces) = self.shelf.look();
+        let (_, namespaces) = self.namespaces.snapshot();
         let at = usize::try_from(nsid.checked_sub(1)?).ok()?;
         namespaces.get(at)?.clone()
     }
@@ -137,7 +137,7 @@ impl Subsystem {
     }
 
     pub(super) fn add(&mut self, config: NamespaceConfig) -> Result<u32, ModelError> {
-        let (_, there) = self.shelf.look();
+        let (_, there) = self.namespaces.snapshot();
         let mut namespaces = there.to_vec();
         let free = namespaces.iter().position(Option::is_none);
         let free = free.unwrap_or(namespaces.len());
@@ -169,20 +169,20 @@ impl Subsystem {
             });
         }
         namespaces[at] = Some(Arc::new(Namespace::new(nsid, config)));
-        self.shelf.change(namespaces);
+        self.namespaces.change(namespaces);
         Ok(nsid)
     }
 
     pub(super) fn remove(&mut self, nsid: u32) -> Result<(), ModelError> {
-        let (_, there) = self.shelf.look();
+        let (_, there) = self.namespaces.snapshot();
         let mut namespaces = there.to_vec();
         let at = usize::try_from(nsid).unwrap_or(0).checked_sub(1);
         let place = at.and_then(|at| namespaces.get_mut(at));
         let removed = place.and_then(Option::take);
         let removed = removed.ok_or_else(|| ModelError::unknown("namespace", nsid))?;
-        self.shelf.change(namespaces);
-        // Workers keep the namespace until they look at the shelf again. Others need not wait for that, so a write that
-        // is at the disk now may still land after another program has locked it.
+        self.namespaces.change(namespaces);
+        // Workers keep the namespace until their next look at the list. The lock is not kept for so long: a write that
+        // the disk has now may land after another program has locked it.
         removed.disk().give_up();
         Ok(())
     }

@@ -10,20 +10,20 @@ use super::sgl::Sgl;
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Sqe {
-    /// What to do.
+    /// The opcode.
     pub opcode: u8,
     /// Bits 7:6 PSDT, which are 01b on fabrics, and 1:0 FUSE.
     pub flags: u8,
-    /// The host's name for it.
+    /// The command identifier, which the host chooses.
     pub cid: U16,
     /// The namespace. A fabrics command has its type in the first byte.
     pub nsid: U32,
     rsvd_08: U64,
     /// Metadata pointer.
     pub mptr: U64,
-    /// Where the data is.
+    /// The descriptor of the data.
     pub sgl: Sgl,
-    /// Dwords 10 to 15, whose meaning is the command's.
+    /// Dword 10. The meaning of dwords 10 to 15 depends on the opcode.
     pub cdw10: U32,
     /// Dword 11.
     pub cdw11: U32,
@@ -50,9 +50,9 @@ pub const FUSE: u8 = 0x03;
 pub const FUSE_FIRST: u8 = 0x01;
 /// The second of a fused pair.
 pub const FUSE_SECOND: u8 = 0x02;
-/// Bits 7:6 of the flags: where data is told. Fabrics have SGLs.
+/// Bits 7:6 of the flags: PRP or SGL. Fabrics have SGLs.
 pub const PSDT: u8 = 0xc0;
-/// SGLs, and no metadata pointer that counts.
+/// SGL; the metadata pointer has no meaning.
 pub const PSDT_SGL: u8 = 0x40;
 
 /// All namespaces.
@@ -106,7 +106,7 @@ pub mod io {
     pub const COPY: u8 = 0x19;
 }
 
-/// Which way an opcode says that data goes: its bits 1:0.
+/// Direction of data: bits 1:0 of an opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// There is none.
@@ -115,11 +115,11 @@ pub enum Direction {
     ToController,
     /// To the host.
     ToHost,
-    /// Either way, which no command of these sets has.
+    /// Both ways. No command of these sets has it.
     Both,
 }
 
-/// Bits 1:0 of an opcode, or of a fabrics command's type.
+/// Returns the direction of an opcode, or of a fabrics command's type.
 #[must_use]
 pub const fn direction(opcode: u8) -> Direction {
     match opcode & 3 {
@@ -130,14 +130,36 @@ pub const fn direction(opcode: u8) -> Direction {
     }
 }
 
+/// Returns whether an I/O command writes blocks.
+#[must_use]
+pub const fn writes(opcode: u8) -> bool {
+    matches!(
+        opcode,
+        io::WRITE | io::WRITE_ZEROES | io::DATASET_MANAGEMENT | io::COPY
+    )
+}
+
 impl Sqe {
+    /// Returns whether an I/O command writes a block, or may.
+    #[must_use]
+    pub fn may_write(&self, block: u64) -> bool {
+        match self.opcode {
+            io::WRITE | io::WRITE_ZEROES => {
+                let first = self.first_block();
+                (first..first.saturating_add(self.blocks().into())).contains(&block)
+            }
+            // Their ranges are a list.
+            other => writes(other),
+        }
+    }
+
     /// A fabrics command's type.
     #[must_use]
     pub const fn fabrics_type(&self) -> u8 {
         (self.nsid.get() & 0xff) as u8 // CAST: eight bits are left.
     }
 
-    /// Which way its data goes.
+    /// The direction of its data.
     #[must_use]
     pub const fn direction(&self) -> Direction {
         if self.opcode == admin::FABRICS {
@@ -153,8 +175,8 @@ impl Sqe {
         self.cdw10.get() as u64 | (self.cdw11.get() as u64) << 32
     }
 
-    /// The first block, if this is a command of a queue that has one. Copy has the first block of its target there,
-    /// and an error of it may be at a source: it has none.
+    /// The first block of a command of this queue; `None` if the command has none. Copy has none: the field is the
+    /// first block of its destination, and an error may concern a source.
     #[must_use]
     pub const fn start(&self, queue: u16) -> Option<u64> {
         match (queue, self.opcode) {
@@ -165,8 +187,8 @@ impl Sqe {
         }
     }
 
-    /// The namespace, if this is a command of a queue that is about one, or about all. A fabrics command has its type
-    /// there.
+    /// The namespace of a command of this queue, or all namespaces; `None` if the command has none. A fabrics command
+    /// has its type in the field.
     #[must_use]
     pub const fn namespace(&self, queue: u16) -> Option<u32> {
         match (queue, self.opcode) {
@@ -180,13 +202,13 @@ impl Sqe {
         }
     }
 
-    /// Number of blocks (NLB, which counts from zero).
+    /// Number of blocks (NLB, which is zero-based).
     #[must_use]
     pub const fn blocks(&self) -> u32 {
         (self.cdw12.get() & 0xffff) + 1
     }
 
-    /// Force unit access: it is on the medium when it is answered.
+    /// Force unit access: the data is on the medium before the response.
     #[must_use]
     pub const fn is_forced(&self) -> bool {
         self.cdw12.get() & 1 << 30 != 0
@@ -199,14 +221,14 @@ impl Sqe {
 pub struct Range {
     /// Context attributes: hints.
     pub attributes: U32,
-    /// Blocks; this one counts from one.
+    /// Number of blocks.
     pub blocks: U32,
-    /// The first.
+    /// The first block.
     pub first: U64,
 }
 
 impl Range {
-    /// Bytes of one.
+    /// Bytes of a range.
     pub const BYTES: u32 = 16;
 }
 
@@ -219,13 +241,13 @@ pub struct CopyRange {
     rsvd_00: U64,
     /// The first block.
     pub first: U64,
-    /// Blocks; from zero.
+    /// Number of blocks, less one.
     pub blocks: U16,
     rsvd_12: [u8; 14],
 }
 
 impl CopyRange {
-    /// Bytes of one.
+    /// Bytes of a range.
     pub const BYTES: u32 = 32;
 }
 

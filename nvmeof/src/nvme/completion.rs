@@ -9,13 +9,13 @@ use super::Status;
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Cqe {
-    /// Dwords 0 and 1: what the command gives back.
+    /// Dwords 0 and 1: the result of the command.
     pub result: U64,
-    /// How far the submission queue is taken in.
+    /// Head of the submission queue.
     pub sq_head: U16,
-    /// The queue.
+    /// Identifier of the submission queue.
     pub sqid: U16,
-    /// The command's name.
+    /// Identifier of the command.
     pub cid: U16,
     /// [`Status::field`].
     pub status: U16,
@@ -27,7 +27,7 @@ pub const BYTES: u32 = 16;
 static_assertions::const_assert_eq!(size_of::<Cqe>(), BYTES as usize);
 
 impl Cqe {
-    /// How the command went.
+    /// The status of the command.
     #[must_use]
     pub const fn status(&self) -> Status {
         Status::of_field(self.status.get())

@@ -10,9 +10,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Head {
-    /// Counts changes.
+    /// Generation: the number of changes.
     pub generation: U64,
-    /// Entries that follow.
+    /// Number of entries that follow.
     pub entries: U64,
     /// Record format, 0.
     pub format: U16,
@@ -31,15 +31,15 @@ pub struct Entry {
     pub family: u8,
     /// [`Kind`].
     pub kind: u8,
-    /// Requirements: bit 2, a host may do without flow control.
+    /// Requirements: bit 2, flow control of the submission queue is optional.
     pub requirements: u8,
     /// Port.
     pub port: U16,
-    /// Controller: 0xffff for those that are made as they are asked for.
+    /// Controller identifier: 0xffff, controllers are dynamic.
     pub controller: U16,
     /// Entries of the admin queue.
     pub admin_queue: U16,
-    /// Flags: bit 1, persistent connections are taken.
+    /// Flags: bit 1, persistent connections are supported.
     pub flags: U16,
     rsvd_0c: [u8; 20],
     /// Service, in decimal.
@@ -64,7 +64,7 @@ const_assert_eq!(offset_of!(Entry, subsystem), 256);
 const_assert_eq!(offset_of!(Entry, address), 512);
 const_assert_eq!(offset_of!(Entry, queue_pair), 768);
 
-/// What an entry leads to.
+/// Type of the subsystem that an entry names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -77,7 +77,7 @@ pub enum Kind {
 }
 
 impl Head {
-    /// Of so many entries.
+    /// The head of a page with this many entries.
     #[must_use]
     pub fn new(generation: u64, entries: u64) -> Self {
         Self {
@@ -90,7 +90,7 @@ impl Head {
 }
 
 impl Entry {
-    /// A subsystem, or a discovery service, behind an address of an RDMA port.
+    /// The entry of a subsystem, or of a discovery service, at an address of an RDMA port.
     #[must_use]
     pub fn new(kind: Kind, name: &super::Nqn, port: u16, at: std::net::SocketAddr) -> Self {
         let mut entry = Self {

@@ -37,27 +37,27 @@ pub mod property {
     pub const CRTO: u32 = 0x68;
 }
 
-/// What Connect has in its command.
+/// The fields of Connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connect {
     /// Record format.
     pub format: u16,
-    /// Which queue.
+    /// Identifier of the queue.
     pub queue: u16,
-    /// Entries of it, less one.
+    /// Entries of the queue, less one.
     pub size: u16,
-    /// Attributes: bit 2, the host goes without the head of the submission queue.
+    /// Attributes: bit 2, the host disables flow control of the submission queue.
     pub attributes: u8,
     /// Keep-alive time in milliseconds; 0 is none.
     pub keep_alive_ms: u32,
 }
 
 impl Connect {
-    /// Of a command.
+    /// The fields of a command.
     #[must_use]
     pub const fn of(sqe: &Sqe) -> Self {
         let (first, second) = (sqe.cdw10.get(), sqe.cdw11.get());
-        // CAST: the bits that are meant.
+        // CAST: the low bits are the field.
         #[expect(clippy::cast_possible_truncation, reason = "the bits that are meant")]
         Self {
             format: first as u16,
@@ -68,20 +68,20 @@ impl Connect {
         }
     }
 
-    /// The host does without the head of the submission queue in completions.
+    /// Returns whether the host disables flow control: completions carry no head of the submission queue.
     #[must_use]
     pub const fn without_head(self) -> bool {
         self.attributes & 1 << 2 != 0
     }
 }
 
-/// What Connect has as data: 1,024 bytes.
+/// The data of Connect: 1,024 bytes.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ConnectData {
-    /// The host.
+    /// The identifier of the host.
     pub host_id: [u8; 16],
-    /// The controller: 0xffff asks for any, on the admin queue.
+    /// The controller: on the admin queue 0xffff asks for any.
     pub controller: U16,
     rsvd_12: [u8; 238],
     /// The subsystem's name.
@@ -97,10 +97,10 @@ static_assertions::const_assert_eq!(size_of::<ConnectData>(), ConnectData::BYTES
 pub const ANY_CONTROLLER: u16 = 0xffff;
 
 impl ConnectData {
-    /// Bytes of it.
+    /// Bytes of the data.
     pub const BYTES: u32 = 1024;
 
-    /// As a host makes it.
+    /// The data that a host sends.
     #[must_use]
     pub fn new(host_id: [u8; 16], controller: u16, subsystem: [u8; 256], host: [u8; 256]) -> Self {
         Self {
@@ -114,19 +114,19 @@ impl ConnectData {
     }
 }
 
-/// What Property Get and Set have in their command.
+/// The fields of Property Get and Property Set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Property {
-    /// Which.
+    /// Offset of the property.
     pub offset: u32,
-    /// It is 8 bytes, not 4.
+    /// The property has 8 bytes, not 4.
     pub is_long: bool,
-    /// What it is set to. Of a property of four bytes the upper four are reserved in the command, and not here.
+    /// The value to set. The upper half is 0 for a property of four bytes: the command reserves it.
     pub value: u64,
 }
 
 impl Property {
-    /// Of a command; none if the size is neither.
+    /// The fields of a command; `None` if the size is neither.
     #[must_use]
     pub const fn of(sqe: &Sqe) -> Option<Self> {
         let is_long = match sqe.cdw10.get() & 7 {
@@ -161,8 +161,8 @@ impl Configuration {
         self.0 >> 14 & 3
     }
 
-    /// Whether the fields name what this target has: the NVM command set, memory pages of 4 KiB, round robin, entries
-    /// of 64 and 16 bytes.
+    /// Returns whether the target supports what the fields name: the NVM command set, memory pages of 4 KiB, round
+    /// robin, entries of 64 and 16 bytes.
     #[must_use]
     pub const fn is_offered(self) -> bool {
         let (command_set, page, arbitration) =
@@ -184,7 +184,7 @@ pub mod csts {
     pub const SHST: u32 = 3 << 2;
 }
 
-/// Where a parameter of Connect is that is not good, as the completion names it: in the command, or in the data.
+/// The result of Connect that names an invalid parameter, in the command or in the data.
 #[must_use]
 pub const fn bad_parameter(offset: u16, in_data: bool) -> u64 {
     offset as u64 | (in_data as u64) << 16

@@ -1,5 +1,5 @@
-//! What Identify gives back (Base specification, "Identify Controller Data Structure" and its kin; NVM Command Set
-//! specification, "Identify Namespace Data Structure"). Each is 4,096 bytes.
+//! Data structures that Identify returns (Base specification, "Identify Controller Data Structure" and others; NVM
+//! Command Set specification, "Identify Namespace Data Structure"). Each is 4,096 bytes.
 
 use core::mem::offset_of;
 
@@ -7,10 +7,10 @@ use static_assertions::const_assert_eq;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Bytes of each of them.
+/// Bytes of each data structure.
 pub const BYTES: usize = 4096;
 
-/// What is asked for (CNS).
+/// Values of CNS: the data structure to return.
 pub mod cns {
     /// A namespace, as the NVM command set has it.
     pub const NAMESPACE: u8 = 0x00;
@@ -34,12 +34,12 @@ pub mod cns {
     pub const SUBSYSTEM_CONTROLLERS: u8 = 0x13;
 }
 
-/// Identify Controller, the fields that this target has something to say in.
+/// Identify Controller: the fields that this target sets.
 #[derive(Clone, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Controller {
     rsvd_000: [u8; 4],
-    /// Serial number, filled up with blanks.
+    /// Serial number, padded with blanks.
     pub serial: [u8; 20],
     /// Model, likewise.
     pub model: [u8; 40],
@@ -55,7 +55,7 @@ pub struct Controller {
     /// Version.
     pub version: U32,
     rsvd_054: [u8; 8],
-    /// OAES: events that there are.
+    /// OAES: supported events.
     pub events: U32,
     /// CTRATT: bit 0 host identifiers of 128 bits, 6 any traffic keeps a controller alive (TBKAS).
     pub attributes: U32,
@@ -99,12 +99,12 @@ pub struct Controller {
     pub max_commands: U16,
     /// NN: the highest namespace.
     pub namespaces: U32,
-    /// ONCS: commands of the NVM set that need not be there.
+    /// ONCS: supported optional commands of the NVM command set.
     pub commands: U16,
     /// FUSES: bit 0 compare and write.
     pub fused: U16,
     rsvd_20c: [u8; 1],
-    /// VWC: bit 0 there is a volatile write cache, 2:1 whether Flush takes all namespaces.
+    /// VWC: bit 0 there is a volatile write cache, 2:1 Flush of all namespaces.
     pub write_cache: u8,
     rsvd_20e: [u8; 4],
     rsvd_212: [u8; 1],
@@ -175,11 +175,11 @@ pub struct BlockFormat {
 pub struct Namespace {
     /// NSZE: blocks.
     pub blocks: U64,
-    /// NCAP: blocks that can be in use; 0 is a namespace that is gone.
+    /// NCAP: blocks that can be in use; 0 is an inactive namespace.
     pub capacity: U64,
     /// NUSE: blocks in use.
     pub used: U64,
-    /// NSFEAT: bit 4 the preferred sizes are told.
+    /// NSFEAT: bit 4 the preferred sizes are given.
     pub features: u8,
     /// NLBAF: formats, less one.
     pub formats: u8,
@@ -191,7 +191,7 @@ pub struct Namespace {
     /// RESCAP: kinds of reservations.
     pub reservations: u8,
     rsvd_020: [u8; 1],
-    /// DLFEAT: bits 2:0 what deallocated blocks read as, 1 is zeroes; 3 Write Zeroes may deallocate.
+    /// DLFEAT: bits 2:0 content of deallocated blocks, 1 is zeroes; 3 Write Zeroes may deallocate.
     pub deallocation: u8,
     rsvd_022: [u8; 30],
     /// NPWG, NPWA, NPDG, NPDA, NOWS: preferred sizes in blocks, less one.
@@ -228,7 +228,7 @@ const_assert_eq!(offset_of!(Namespace, attributes), 99);
 const_assert_eq!(offset_of!(Namespace, nguid), 104);
 const_assert_eq!(offset_of!(Namespace, block_formats), 128);
 
-/// What is told of a namespace whatever its command set.
+/// Identify Namespace, independent of the command set.
 #[derive(Clone, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct IndependentNamespace {
@@ -251,7 +251,7 @@ pub struct IndependentNamespace {
 const_assert_eq!(size_of::<IndependentNamespace>(), BYTES);
 const_assert_eq!(offset_of!(IndependentNamespace, state), 14);
 
-/// What is told of the controller for the NVM command set.
+/// Identify Controller for the NVM command set.
 #[derive(Clone, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct NvmController {
@@ -281,7 +281,7 @@ pub mod identifier {
     pub const COMMAND_SET: u8 = 4;
 }
 
-/// Text as a fixed field has it: filled up with blanks, cut where it is too long.
+/// Text in a field of fixed length: padded with blanks, cut where it is too long.
 #[must_use]
 pub fn padded<const N: usize>(text: &str) -> [u8; N] {
     let mut field = [b' '; N];

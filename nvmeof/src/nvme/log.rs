@@ -6,7 +6,7 @@ use static_assertions::const_assert_eq;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Which page.
+/// Identifiers of log pages.
 pub mod page {
     /// Supported log pages.
     pub const SUPPORTED: u8 = 0x00;
@@ -30,23 +30,23 @@ pub mod page {
     pub const RESERVATION: u8 = 0x80;
 }
 
-/// What Get Log Page has in its command.
+/// The fields of Get Log Page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// Which page.
+    /// Identifier of the page.
     pub page: u8,
-    /// LSP: what is specific to the page.
+    /// LSP: the field that is specific to the page.
     pub specific: u8,
     /// RAE: the event is not to be cleared.
     pub retain: bool,
-    /// Bytes wanted.
+    /// Number of bytes to return.
     pub bytes: u64,
-    /// From which byte of the page on.
+    /// Offset in the page, in bytes.
     pub offset: u64,
 }
 
 impl Wanted {
-    /// Of a command.
+    /// The fields of a command.
     #[must_use]
     pub const fn of(sqe: &super::Sqe) -> Self {
         let (first, second) = (sqe.cdw10.get(), sqe.cdw11.get());
@@ -67,15 +67,15 @@ impl Wanted {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ErrorEntry {
-    /// How many errors there have been with this one; 0 is no entry.
+    /// Number of errors so far, this one included; 0 is no entry.
     pub count: U64,
-    /// The queue.
+    /// Identifier of the queue.
     pub sqid: U16,
-    /// The command.
+    /// Identifier of the command.
     pub cid: U16,
     /// [`super::Status::field`].
     pub status: U16,
-    /// Where in the command the parameter is; 0xffff is none.
+    /// Location of the parameter in the command; 0xffff is none.
     pub location: U16,
     /// The first block of a command that has one, or 0.
     pub block: U64,
@@ -87,7 +87,7 @@ pub struct ErrorEntry {
 const_assert_eq!(size_of::<ErrorEntry>(), 64);
 
 impl ErrorEntry {
-    /// An error.
+    /// The entry of an error.
     #[must_use]
     pub fn new(count: u64, sqid: u16, sqe: &super::Sqe, status: super::Status) -> Self {
         Self {
@@ -107,25 +107,25 @@ impl ErrorEntry {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Health {
-    /// What there is to be warned of.
+    /// Critical warnings.
     pub warnings: u8,
-    /// Kelvin.
+    /// Composite temperature, in kelvins.
     pub temperature: [u8; 2],
-    /// Spare that is left, in percent.
+    /// Available spare, in percent.
     pub spare: u8,
-    /// The least there should be.
+    /// Threshold of the available spare, in percent.
     pub spare_threshold: u8,
     rsvd_005: [u8; 27],
-    /// Thousands of 512 bytes read; 128 bits.
+    /// Data units read, of 512,000 bytes each; 128 bits.
     pub read: [U64; 2],
-    /// Thousands of 512 bytes written.
+    /// Data units written, of 512,000 bytes each.
     pub written: [U64; 2],
     /// Read commands.
     pub reads: [U64; 2],
     /// Write commands.
     pub writes: [U64; 2],
     rsvd_060: [u8; 80],
-    /// Entries that the error log has had.
+    /// Number of error log entries over the lifetime.
     pub errors: [U64; 2],
     rsvd_0c0: [u8; 320],
 }
@@ -138,22 +138,22 @@ const_assert_eq!(offset_of!(Health, errors), 176);
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct AccessHead {
-    /// Counts changes.
+    /// Number of changes.
     pub changes: U64,
-    /// Groups that follow.
+    /// Number of groups that follow.
     pub groups: U16,
     rsvd_0a: [u8; 6],
 }
 
 const_assert_eq!(size_of::<AccessHead>(), 16);
 
-/// A group of it, before the numbers of its namespaces.
+/// A group descriptor. The numbers of its namespaces follow.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct AccessGroup {
-    /// Which.
+    /// Number of the group.
     pub group: U32,
-    /// Namespaces that follow.
+    /// Number of namespaces that follow.
     pub namespaces: U32,
     /// Counts changes.
     pub changes: U64,
@@ -164,25 +164,25 @@ pub struct AccessGroup {
 
 const_assert_eq!(size_of::<AccessGroup>(), 32);
 
-/// How a group is reached by a path (ANA state).
+/// Access of a path to a group of namespaces (ANA state).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Access {
-    /// Best.
+    /// Optimized.
     #[default]
     Optimized = 0x1,
-    /// As well, but slower.
+    /// Non-optimized: it works, but slower.
     NonOptimized = 0x2,
-    /// Not now.
+    /// Inaccessible.
     Inaccessible = 0x3,
-    /// Never again.
+    /// Persistent loss.
     PersistentLoss = 0x4,
-    /// It is about to be another.
+    /// Change: the state is about to be another.
     Change = 0xf,
 }
 
 impl AccessHead {
-    /// Of so many groups.
+    /// The head of a page with this many groups.
     #[must_use]
     pub fn new(changes: u64, groups: u16) -> Self {
         Self {
@@ -194,7 +194,7 @@ impl AccessHead {
 }
 
 impl AccessGroup {
-    /// Of so many namespaces.
+    /// The descriptor of a group with this many namespaces.
     #[must_use]
     pub fn new(group: u32, namespaces: u32, changes: u64, state: Access) -> Self {
         Self {

@@ -1,8 +1,8 @@
-//! What the specifications lay down: bytes and numbers.
+//! Bytes and numbers of the NVMe specifications.
 //!
 //! NVM Express Base Specification 2.0, NVM Command Set Specification 1.0 and RDMA Transport Specification 1.0; each
-//! type names its figure or section. All integers are little-endian. What a host sends is read with types that take
-//! any bytes; codes that nobody knows stay numbers.
+//! type names its figure or section. All integers are little-endian. Types that a host
+//! sends accept any bytes; unknown codes stay numbers.
 
 pub mod command;
 pub mod completion;

@@ -5,23 +5,23 @@ use core::str::FromStr;
 
 /// The well-known name of discovery subsystems.
 pub const DISCOVERY: &str = "nqn.2014-08.org.nvmexpress.discovery";
-/// The longest a name may be, in bytes.
+/// Longest name, in bytes.
 pub const LONGEST: usize = 223;
 
-/// A qualified name: `nqn.yyyy-mm.reverse.domain`, and what its owner makes of it.
+/// A qualified name: `nqn.yyyy-mm.reverse.domain`, then text of its owner.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nqn(Box<str>);
 
-/// Why a text is no qualified name.
+/// Reason why a text is no qualified name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NqnError {
-    /// Its beginning is another.
+    /// It does not begin like one.
     #[error("a qualified name begins with nqn.YYYY-MM. and a domain: {0:?} does not")]
     Beginning(String),
     /// It is too long.
     #[error("a qualified name has at most 223 bytes: {0} are too many")]
     Length(usize),
-    /// It is not UTF-8, or not ended by a zero in its field.
+    /// It is not UTF-8, or no zero ends it in its field.
     #[error("a name that is no text")]
     Text,
 }
@@ -33,19 +33,19 @@ impl Nqn {
         Self(DISCOVERY.into())
     }
 
-    /// As text.
+    /// The name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether it is that of discovery subsystems.
+    /// Returns whether it is the name of discovery subsystems.
     #[must_use]
     pub fn is_discovery(&self) -> bool {
         &*self.0 == DISCOVERY
     }
 
-    /// From a field of 256 bytes, which ends at its first zero.
+    /// Reads a name from a field of 256 bytes. It ends at the first zero.
     ///
     /// # Errors
     /// [`NqnError`].
@@ -57,8 +57,8 @@ impl Nqn {
             .parse()
     }
 
-    /// A host's name from its field. Linux and SPDK take any name that the field holds, and administrators give hosts
-    /// names of their own; only where it is to be `strict` it has the form of a qualified name.
+    /// Reads a host's name from its field. Linux and SPDK accept any name, and administrators give hosts names of their
+    /// own. With `strict` the name must have the form of a qualified name.
     ///
     /// # Errors
     /// [`NqnError`].
@@ -71,7 +71,7 @@ impl Nqn {
         )
     }
 
-    /// A host's name, likewise.
+    /// Reads a host's name from text, likewise.
     ///
     /// # Errors
     /// [`NqnError`].
@@ -82,7 +82,7 @@ impl Nqn {
         Ok(Self(text.into()))
     }
 
-    /// As a field of 256 bytes.
+    /// The name as a field of 256 bytes.
     #[must_use]
     pub fn field(&self) -> [u8; 256] {
         let mut field = [0; 256];

@@ -1,51 +1,51 @@
-//! What connections carry as private data (RDMA transport, 3.1 and 3.5).
+//! Private data of connections (RDMA transport, 3.1 and 3.5).
 
 use zerocopy::little_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// With a request: 32 bytes.
+/// Private data of a request to connect: 32 bytes.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct RequestData {
     /// Record format, 0.
     pub format: U16,
-    /// Which queue: 0 is the admin queue.
+    /// Identifier of the queue: 0 is the admin queue.
     pub queue: U16,
-    /// Receives that the host posts.
+    /// Number of receives that the host posts.
     pub host_receives: U16,
-    /// Commands that the host sends at once, less one.
+    /// Number of commands that the host sends at once, less one.
     pub host_sends: U16,
-    /// The controller, of an I/O queue; 0 if the host does not say.
+    /// Controller of an I/O queue; 0 if the host does not name it.
     pub controller: U16,
     rsvd_0a: [u8; 22],
 }
 
 static_assertions::const_assert_eq!(size_of::<RequestData>(), 32);
 
-/// With the reply: 32 bytes.
+/// Private data of the reply: 32 bytes.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct AcceptData {
     /// Record format, 0.
     pub format: U16,
-    /// Receives that the controller posts.
+    /// Number of receives that the controller posts.
     pub controller_receives: U16,
     rsvd_04: [u8; 28],
 }
 
 static_assertions::const_assert_eq!(size_of::<AcceptData>(), 32);
 
-/// With a rejection: 4 bytes.
+/// Private data of a rejection: 4 bytes.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct RejectData {
     /// Record format, 0.
     pub format: U16,
-    /// Why.
+    /// [`Reject`], as a number.
     pub status: U16,
 }
 
-/// Why a connection is rejected (RDMA transport, figure 11).
+/// Reason of a rejection (RDMA transport, figure 11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Reject {
@@ -55,11 +55,11 @@ pub enum Reject {
     Format = 2,
     /// No such queue.
     Queue = 3,
-    /// More commands at once than can be, or none.
+    /// The number of commands at once is out of range.
     HostSends = 4,
     /// No receives.
     HostReceives = 5,
-    /// No room for one more.
+    /// There is no room for another queue.
     Resources = 6,
     /// The host takes no RDMA Reads.
     Reads = 7,
@@ -77,7 +77,7 @@ impl Reject {
         Self::Reads,
     ];
 
-    /// In words.
+    /// The reason in words.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -91,7 +91,7 @@ impl Reject {
         }
     }
 
-    /// What goes with the rejection.
+    /// The private data of the rejection.
     #[must_use]
     pub fn data(self) -> RejectData {
         RejectData {
@@ -102,10 +102,10 @@ impl Reject {
 }
 
 impl RequestData {
-    /// Of a request's private data, which may be longer: the connection manager fills up with zeros.
+    /// Reads a request's private data. It may be longer: the connection manager pads it with zeros.
     ///
     /// # Errors
-    /// Why the connection is rejected.
+    /// The reason for which the connection is to be rejected.
     pub fn parse(bytes: &[u8]) -> Result<Self, Reject> {
         let (data, _) = Self::read_from_prefix(bytes).map_err(|_| Reject::Length)?;
         if data.format.get() != 0 {
@@ -117,7 +117,7 @@ impl RequestData {
         Ok(data)
     }
 
-    /// As a host makes it.
+    /// The private data that a host sends.
     #[must_use]
     pub fn new(queue: u16, entries: u16, controller: u16) -> Self {
         Self {
@@ -132,7 +132,7 @@ impl RequestData {
 }
 
 impl AcceptData {
-    /// Of so many receives.
+    /// The private data of a reply with this many receives.
     #[must_use]
     pub fn new(controller_receives: u16) -> Self {
         Self {

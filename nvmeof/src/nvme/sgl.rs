@@ -5,15 +5,15 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::Status;
 
-/// A descriptor as it is in a command: 16 bytes, of which the last says what it is.
+/// A descriptor in a command: 16 bytes, of which the last one is the type.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Sgl {
     /// Address, or the offset in the capsule.
     pub address: U64,
-    /// Of a keyed descriptor 24 bits of length, then the first 8 bits of the key; else 32 bits of length.
+    /// Keyed: 24 bits of length, then the low 8 bits of the key. Otherwise 32 bits of length.
     low: U32,
-    /// Of a keyed descriptor 24 bits of the key; then the type.
+    /// Keyed: the high 24 bits of the key, then the type. Otherwise the type in the top byte.
     high: U32,
 }
 
@@ -25,16 +25,16 @@ const KEYED_INVALIDATE: u8 = 0x4f;
 /// Data block; the address is an offset in the capsule.
 const IN_CAPSULE: u8 = 0x01;
 
-/// Where a command's data is.
+/// Place of a command's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Data {
     /// There is none.
     None,
     /// In the host's memory.
     Remote {
-        /// Where, as its key has it.
+        /// Address that goes with the key.
         address: u64,
-        /// How much: less than 16 MiB.
+        /// Number of bytes: less than 16 MiB.
         bytes: u32,
         /// The key.
         key: u32,
@@ -43,15 +43,15 @@ pub enum Data {
     },
     /// In the capsule, behind the command.
     Capsule {
-        /// From which byte behind the command.
+        /// Offset behind the command, in bytes.
         offset: u64,
-        /// How much.
+        /// Number of bytes.
         bytes: u32,
     },
 }
 
 impl Data {
-    /// How much it is.
+    /// Number of bytes.
     #[must_use]
     pub const fn bytes(self) -> u32 {
         match self {
@@ -68,7 +68,7 @@ impl Sgl {
         (self.high.get() >> 24) as u8 // CAST: eight bits are left.
     }
 
-    /// What it says.
+    /// Reads the descriptor.
     ///
     /// # Errors
     /// A type or subtype that an RDMA transport does not have, or that this target does not take.
@@ -95,7 +95,7 @@ impl Sgl {
         }
     }
 
-    /// A keyed descriptor, as a host makes it.
+    /// A keyed descriptor, for a host.
     #[must_use]
     pub fn keyed(address: u64, bytes: u32, key: u32, invalidate: bool) -> Self {
         let kind = if invalidate { KEYED_INVALIDATE } else { KEYED };
@@ -106,7 +106,7 @@ impl Sgl {
         }
     }
 
-    /// Data in the capsule, as a host names it.
+    /// A descriptor of data in the capsule, for a host.
     #[must_use]
     pub fn in_capsule(bytes: u32) -> Self {
         Self {

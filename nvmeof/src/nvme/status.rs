@@ -4,8 +4,8 @@ use core::fmt;
 
 /// Status code type and status code, with the "do not retry" bit: `SCT << 8 | SC`, bit 14 is DNR.
 ///
-/// What a host makes of it matters: with DNR it gives up, and a host that connects deletes its controller; without it
-/// asks again.
+/// Hosts depend on DNR: with it a host gives up, and one that connects deletes its controller. Without it the host
+/// tries again.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Status(u16);
 
@@ -17,7 +17,7 @@ macro_rules! statuses {
         impl Status {
             $($(#[$doc])* pub const $name: Self = Self($code);)*
 
-            /// In the specification's words, where it is one that this target uses.
+            /// The specification's words, for a status that this target uses.
             #[must_use]
             pub const fn text(self) -> Option<&'static str> {
                 match self.0 & !DNR {
@@ -32,25 +32,25 @@ macro_rules! statuses {
 statuses! {
     /// Success.
     SUCCESS = 0x000, "Successful Completion";
-    /// The opcode is none, or not one of this queue.
+    /// The opcode is unknown, or not one of this queue.
     INVALID_OPCODE = 0x001, "Invalid Command Opcode";
-    /// A field is.
+    /// A field is invalid.
     INVALID_FIELD = 0x002, "Invalid Field in Command";
-    /// Data did not get through.
+    /// The data could not be transferred.
     DATA_TRANSFER = 0x004, "Data Transfer Error";
     /// The target failed.
     INTERNAL = 0x006, "Internal Error";
     /// Aborted by request.
     ABORTED = 0x007, "Command Abort Requested";
-    /// Its queue has gone.
+    /// Its queue is deleted.
     ABORTED_QUEUE = 0x008, "Command Aborted due to SQ Deletion";
-    /// The other of a fused pair failed.
+    /// The partner of a fused pair failed.
     FAILED_FUSED = 0x009, "Command Aborted due to Failed Fused Command";
-    /// One of a fused pair did not come.
+    /// The partner of a fused pair is missing.
     MISSING_FUSED = 0x00a, "Command Aborted due to Missing Fused Command";
     /// There is no such namespace.
     INVALID_NAMESPACE = 0x00b, "Invalid Namespace or Format";
-    /// Not at this time: not connected, not enabled, or connected already.
+    /// Out of sequence: not connected, not enabled, or connected already.
     SEQUENCE = 0x00c, "Command Sequence Error";
     /// More or fewer descriptors than there may be.
     SGL_COUNT = 0x00e, "Invalid Number of SGL Descriptors";
@@ -62,7 +62,7 @@ statuses! {
     SGL_OFFSET = 0x016, "SGL Offset Invalid";
     /// The host identifier has another form than the command asks for.
     HOST_ID = 0x018, "Host Identifier Inconsistent Format";
-    /// The keep-alive time is none that can be kept.
+    /// The keep-alive time is not supported.
     KEEP_ALIVE = 0x01a, "Keep Alive Timeout Invalid";
     /// The namespace is write protected.
     WRITE_PROTECTED = 0x020, "Namespace is Write Protected";
@@ -70,37 +70,37 @@ statuses! {
     INTERRUPTED = 0x021, "Command Interrupted";
     /// Blocks behind the end.
     LBA_RANGE = 0x080, "LBA Out of Range";
-    /// There is no room.
+    /// The capacity is exceeded.
     CAPACITY = 0x081, "Capacity Exceeded";
-    /// Not now.
+    /// The namespace is not ready.
     NOT_READY = 0x082, "Namespace Not Ready";
-    /// Somebody else has reserved it.
+    /// Another host holds a reservation.
     RESERVATION = 0x083, "Reservation Conflict";
     /// More event requests than may be outstanding.
     EVENT_LIMIT = 0x105, "Asynchronous Event Request Limit Exceeded";
     /// There is no such log page.
     LOG_PAGE = 0x109, "Invalid Log Page";
-    /// It cannot be saved.
+    /// The feature cannot be saved.
     NOT_SAVEABLE = 0x10d, "Feature Identifier Not Saveable";
-    /// It cannot be changed.
+    /// The feature cannot be changed.
     NOT_CHANGEABLE = 0x10e, "Feature Not Changeable";
-    /// It is none that namespaces have of their own.
+    /// The feature is not specific to a namespace.
     NOT_OF_NAMESPACE = 0x10f, "Feature Not Namespace Specific";
-    /// More ranges or blocks than may be copied at once.
+    /// More ranges or blocks than one Copy may have.
     COPY_SIZE = 0x183, "Command Size Limit Exceeded";
     /// Connect: another record format.
     CONNECT_FORMAT = 0x180, "Connect Incompatible Format";
-    /// Connect: no controller is left.
+    /// Connect: the controller is busy.
     CONTROLLER_BUSY = 0x181, "Connect Controller Busy";
-    /// Connect: a parameter, which the result names.
+    /// Connect: a parameter is invalid, which the result names.
     CONNECT_PARAMETER = 0x182, "Connect Invalid Parameters";
-    /// Connect: this host may not.
+    /// Connect: the host is not allowed.
     CONNECT_HOST = 0x184, "Connect Invalid Host";
-    /// Authenticate first.
+    /// Authentication is required.
     AUTHENTICATION_REQUIRED = 0x191, "Authentication Required";
-    /// The medium did not take it.
+    /// The medium failed to write.
     WRITE_FAULT = 0x280, "Write Fault";
-    /// The medium does not give it.
+    /// The medium failed to read.
     UNRECOVERED_READ = 0x281, "Unrecovered Read Error";
     /// The blocks differ.
     COMPARE = 0x285, "Compare Failure";
@@ -108,16 +108,16 @@ statuses! {
     ACCESS_DENIED = 0x286, "Access Denied";
     /// The path failed inside the target.
     PATH_INTERNAL = 0x300, "Internal Path Error";
-    /// Not by this path, ever.
+    /// Persistent loss of access by this path.
     ANA_LOSS = 0x301, "Asymmetric Access Persistent Loss";
-    /// Not by this path.
+    /// Inaccessible by this path.
     ANA_INACCESSIBLE = 0x302, "Asymmetric Access Inaccessible";
-    /// The path is changing.
+    /// The access by this path is changing.
     ANA_CHANGE = 0x303, "Asymmetric Access Transition";
 }
 
 impl Status {
-    /// Not to be retried.
+    /// The same status with DNR.
     #[must_use]
     pub const fn dnr(self) -> Self {
         Self(self.0 | DNR)
@@ -129,19 +129,19 @@ impl Status {
         self.0 & !DNR
     }
 
-    /// Whether the command succeeded.
+    /// Returns whether the command succeeded.
     #[must_use]
     pub const fn is_success(self) -> bool {
         self.0 == 0
     }
 
-    /// As a completion has it: bit 0 is the phase tag, which fabrics do not use.
+    /// The field of a completion: bit 0 is the phase tag, which fabrics do not use.
     #[must_use]
     pub const fn field(self) -> u16 {
         self.0 << 1
     }
 
-    /// From a completion's field.
+    /// Reads a completion's field.
     #[must_use]
     pub const fn of_field(field: u16) -> Self {
         Self(field >> 1)
@@ -182,7 +182,7 @@ mod tests {
     }
 
     /// The numbers that other implementations have: Linux `include/linux/nvme.h`, and libnvme `src/nvme/types.h` for
-    /// those that it has not (0x183 of Copy, which fabrics have for something else; 0x300).
+    /// those that it lacks (0x183 of Copy, which has another meaning on fabrics; 0x300).
     #[test]
     fn the_codes_are_those_of_linux() {
         for (ours, theirs, name) in [

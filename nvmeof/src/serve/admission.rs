@@ -1,9 +1,9 @@
-//! Admission: which party may hold how much of a worker.
+//! Admission: the share of each party in a worker.
 //!
 //! All connections of a worker take their receives from one shared queue, and the adapter gives each of them whatever
-//! receive is free. A command keeps its place from its receive until its answer has left, and a host can make that take
-//! long: it takes no answers, it does not let its memory be read. So places are covered by credit: the credits of all
-//! connections together are never more than the places that there are.
+//! receive is free. A command keeps its place from its receive until its response has left, and a host can delay
+//! that: it does not receive responses, or does not let its memory be read. So places are covered by credit: the
+//! credits of all connections together never exceed the number of places.
 //!
 //! ```text
 //!   places = 2 x ios               queues of hosts: Connect has made them queues of a subsystem, and a host with a
@@ -12,7 +12,7 @@
 //!          + LOAN                  lent to guests beyond their greeting
 //! ```
 //!
-//! A host's queue reserves its entries of `ios` when it becomes one, until nothing of it is here any more. It holds at
+//! A host's queue reserves its entries of `ios` from Connect until its last command has ended. It holds at
 //! most twice its entries: a command that is not answered for each entry, and as many again whose answers are posted
 //! and not known to have left. The worker posts no more answers than entries before one of them has left, so more
 //! commands than entries and leaving answers are more than a host may send ([`super::queue::Queue::is_overrun`]). A
@@ -43,31 +43,31 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::queue::QueueId;
+use crate::io::{Owner, QueueId};
 use crate::model::{Party, QUEUE_ENTRIES, is_fair};
 
-/// Guests that are there before the next one has another end: one host may open a connection for each of its queues
-/// before it sends the first Connect, as Linux does, and there are others.
+/// Guests beyond which the next one ends another: one host may open a connection for each of its queues before it sends
+/// the first Connect, as Linux does, and there are other hosts.
 pub(super) const GUESTS_WELCOME: usize = 192;
-/// Guests of one address likewise: a connection for each I/O queue of a controller, whose admin queue is a host's by
-/// then.
+/// The same for guests of one address: a connection for each I/O queue of a controller, whose admin queue is a host's
+/// by then.
 pub(super) const GUESTS_OF_SOURCE: usize = 128;
 /// Guests in all, those that are about to end included; beyond that connections are rejected.
 pub(super) const GUESTS: u32 = 256;
-/// Commands that each guest can have here: one that is carried out, one whose answer leaves, and the same once more for
-/// whoever sends without waiting.
+/// Commands that each guest can have pending: one that is executed, one whose response leaves, and the same once more
+/// for hosts that send without waiting.
 pub(super) const GREETING: u32 = 4;
 /// Commands of all guests beyond that.
 pub(super) const LOAN: u32 = 256;
-/// Entries that a party gets if only they are there: an admin queue and one I/O queue of Linux.
+/// Entries that a party gets whenever they are free: an admin queue and one I/O queue of Linux.
 const FIRST_ENTRIES: u32 = 160;
 
-/// Places that receives are posted for.
+/// Number of places with a receive.
 pub(super) const fn places(ios: u32) -> u32 {
     2 * ios + GUESTS * GREETING + LOAN
 }
 
-/// Places for answers to event requests: one for each admin queue that there can be, of two entries each at least.
+/// Number of places for answers to event requests: one for each possible admin queue, of at least two entries each.
 pub(super) const fn event_places(ios: u32) -> u32 {
     ios / 2 + GUESTS
 }
@@ -77,69 +77,61 @@ pub(super) const fn most_ios(receives: u32) -> u32 {
     receives.saturating_sub(places(0)) / 2
 }
 
-/// A party at this worker: the number of its entry.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Owner {
-    pub id: u32,
-    /// It is one of guests, which share what guests may have.
-    pub is_guest: bool,
-}
-
-/// What a worker has given away, as others read it.
+/// Shares that a worker has given out, for other threads to read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Room {
-    /// Entries of hosts' queues in all.
+    /// Entries that hosts' queues may have.
     pub entries: u32,
-    /// Of them, those that are left.
+    /// Entries that are left of them.
     pub entries_left: u32,
-    /// Hosts' queues.
+    /// Number of hosts' queues.
     pub host_queues: u32,
-    /// Guests: connections without Connect, discovery, and queues that have not authenticated.
+    /// Number of guests: connections without Connect, discovery, and queues that have not authenticated.
     pub guests: u32,
-    /// Queues of hosts that were refused for want of entries.
+    /// Number of queues of hosts that were refused because no entries were left.
     pub refused_hosts: u64,
-    /// Guests that were rejected.
+    /// Number of guests that were rejected.
     pub refused_guests: u64,
-    /// Guests that ended for newcomers.
+    /// Number of guests that ended to make room for others.
     pub displaced_guests: u64,
-    /// Connections that ended since they held more than they may.
+    /// Number of connections that ended because they held more commands than they may.
     pub overdrawn: u64,
 }
 
-/// What a party has.
+/// The share of a party.
 #[derive(Debug)]
 struct Entry {
     key: (bool, Party),
-    /// Queues that name it.
+    /// Number of queues that name it.
     queues: u32,
-    /// Entries that those have reserved.
+    /// Number of entries that those have reserved.
     entries: u32,
 }
 
-/// What a queue is, for admission.
+/// Class of a queue, for admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
     Guest,
-    /// It has reserved so many entries.
+    /// A host's, with the entries that it has reserved.
     Host(u32),
 }
 
-/// A queue's part.
+/// The share of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Share {
     pub class: Class,
-    /// The address that it came from, as a party among guests.
+    /// The party of its address, among guests.
     source: u32,
-    /// Whose it is now.
+    /// The party that it is counted for now.
     pub owner: Owner,
 }
 
-/// Who is here, and what is left.
+/// The parties, and the room that is left.
 #[derive(Debug)]
 pub(super) struct Admission {
     pub room: Room,
-    /// Places that guests have beyond their greeting.
+    /// Number of places that guests have beyond their greeting.
     borrowed: u32,
     parties: Vec<Option<Entry>>,
     by_key: BTreeMap<(bool, Party), u32>,
@@ -198,12 +190,12 @@ impl Admission {
         self.parties.get_mut(id as usize)?.as_mut() // CAST: widening.
     }
 
-    /// Whether a queue of so many entries could be a host's; whose is not known yet.
+    /// Returns whether there is room for a host's queue of this many entries; the host is not known yet.
     pub(super) const fn has_entries(&self, entries: u32) -> bool {
         entries <= self.room.entries_left
     }
 
-    /// A connection comes from an address: its part, as a guest; none if there are too many.
+    /// Admits a connection from an address as a guest; `None` if there are too many.
     pub(super) fn greet(&mut self, source: IpAddr) -> Option<Share> {
         if self.room.guests >= GUESTS {
             self.room.refused_guests += 1;
@@ -218,8 +210,8 @@ impl Admission {
         })
     }
 
-    /// A guest that holds so many places becomes a queue of a host, with so many entries. False: they are not there, or
-    /// the party has its part already.
+    /// Makes a guest that holds `held` places a queue of a host. Returns false if the entries are not left, or the
+    /// party has its share already.
     pub(super) fn admit(
         &mut self,
         share: &mut Share,
@@ -253,7 +245,7 @@ impl Admission {
         true
     }
 
-    /// Nothing of a queue is here any more.
+    /// The last command of a queue has ended.
     pub(super) fn dismiss(&mut self, share: &Share) {
         match share.class {
             Class::Guest => self.room.guests -= 1,
@@ -269,7 +261,7 @@ impl Admission {
         self.leave(share.source);
     }
 
-    /// A guest has one more place, so many now. False: guests have more than they may.
+    /// A guest has one more place, and `held` now. Returns false if guests have more than they may.
     pub(super) const fn borrow(&mut self, held: u32) -> bool {
         if held > GREETING {
             self.borrowed += 1;
@@ -277,15 +269,15 @@ impl Admission {
         held <= GREETING || self.borrowed <= LOAN
     }
 
-    /// A guest gives one back, and had so many.
+    /// A guest that had `held` places gives one back.
     pub(super) const fn give_back(&mut self, held: u32) {
         if held > GREETING {
             self.borrowed -= 1;
         }
     }
 
-    /// I/O queues of the longest size that a party could still have here.
-    /// `left`: entries that are left at another worker, where it has as much as here.
+    /// Number of I/O queues of the longest size that a party could still have here. `left`: entries that are left at
+    /// another worker, where it has as much as here.
     pub(super) fn queues_left(&self, owner: Owner, left: Option<u32>) -> u32 {
         let left = left.unwrap_or(self.room.entries_left);
         let there = self.parties.get(owner.id as usize); // CAST: widening.
@@ -296,8 +288,8 @@ impl Admission {
         (1..=most).rev().find(fits).unwrap_or(0)
     }
 
-    /// The guest that ends for a newcomer, of those that stay: each with its address and the time since which it is
-    /// here. None if there is room, which takes the newcomer into account.
+    /// Returns the guest that ends for a newcomer; `None` if there is room. `guests` are those that stay, the newcomer
+    /// included: each with its address and the time of its arrival.
     pub(super) fn displaced<T: Copy + Ord>(
         guests: &[(QueueId, u32, T)],
         newcomer: &Share,
@@ -333,6 +325,13 @@ impl Share {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn queue_id(place: u32) -> QueueId {
+        QueueId {
+            place,
+            generation: 0,
+        }
+    }
 
     fn source(last: u8) -> IpAddr {
         IpAddr::from([192, 0, 2, last])
@@ -442,17 +441,17 @@ mod tests {
         let (many, few) = (newcomer(1), newcomer(2));
         let of = |share: &Share, count: u32, from: u32| {
             let id = share.source();
-            (from..from + count).map(move |at| (QueueId::of(at), id, at))
+            (from..from + count).map(move |at| (queue_id(at), id, at))
         };
         // An address that has its part ends its own, whatever room there is.
         let most = u32::try_from(GUESTS_OF_SOURCE).expect("few");
         let mut guests: Vec<_> = of(&many, most + 1, 100).collect();
-        assert_eq!(Admission::displaced(&guests, &many), Some(QueueId::of(100)));
+        assert_eq!(Admission::displaced(&guests, &many), Some(queue_id(100)));
         guests.pop();
         assert_eq!(Admission::displaced(&guests, &many), None);
         // Where there is no room, the one that has the most does, also for others.
         let rest = u32::try_from(GUESTS_WELCOME).expect("few") - most + 1;
         guests.extend(of(&few, rest, 0));
-        assert_eq!(Admission::displaced(&guests, &few), Some(QueueId::of(100)));
+        assert_eq!(Admission::displaced(&guests, &few), Some(queue_id(100)));
     }
 }

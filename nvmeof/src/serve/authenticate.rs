@@ -1,12 +1,12 @@
 //! Authentication, off the workers' threads and the model's lock.
 //!
-//! A worker hands what a host says to a thread, which works it out and puts the answer into the worker's inbox; the
-//! command waits like one that is at a disk. There is one such thread, and it lives while there is something to do.
+//! A worker hands a host's message to a thread, which computes the answer and puts it into the worker's inbox; the
+//! command waits like one that a disk executes. There is one such thread, and it runs while there is something to do.
 //!
-//! Who says that he is a host is not believed yet. So turns wait in lanes, one for each name and address together, and
-//! the lanes have their turn one after the other: whoever takes a host's name elsewhere is in another lane. There are
-//! [`LANES`] lanes and [`TURNS`] turns in each, as many as a controller has queues; what comes beyond is answered that
-//! it was interrupted, and the host may ask again.
+//! The host's name is only a claim. So turns wait in lanes, one for each pair of name and address, and the lanes are
+//! served one after the other: a peer that claims a host's name from another address is in another lane. There are 64
+//! lanes and 129 turns in each, as many as a controller has queues ([`super::lanes`]). Beyond that a command is
+//! answered Command Interrupted, and the host may try again.
 //!
 //! ```text
 //!   worker --> lane a: x x x \
@@ -14,88 +14,20 @@
 //!   worker --> lane c: x     /
 //! ```
 
-use std::collections::VecDeque;
-use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use super::inbox::{Inbox, Message};
-use super::io::Step;
-use super::layout::Spot;
+use super::error::WorkerError;
+use super::inbox::Message;
+use super::lanes::Job;
 use super::queue::State;
 use super::target::Target;
-use super::worker::{Worker, WorkerError};
-use crate::model::{Answer, QUEUES, Turn};
-use crate::nvme::{Nqn, Status};
+use super::worker::Worker;
+use crate::io::{DataBuffer, Step};
+use crate::model::{Answer, Turn};
+use crate::nvme::Status;
 
-/// Lanes at most.
-const LANES: usize = 64;
-/// Turns that wait in a lane.
-const TURNS: usize = QUEUES as usize + 1;
-
-/// What waits, in lanes.
-#[derive(Debug)]
-struct Lanes<O, J> {
-    /// The next one's turn first.
-    lanes: VecDeque<(O, VecDeque<J>)>,
-}
-
-impl<O, J> Default for Lanes<O, J> {
-    fn default() -> Self {
-        Self {
-            lanes: VecDeque::new(),
-        }
-    }
-}
-
-impl<O: PartialEq, J> Lanes<O, J> {
-    /// Puts one behind the others of its lane; it comes back if there is no room.
-    fn put(&mut self, owner: O, job: J) -> Result<(), J> {
-        let has_room = self.lanes.len() < LANES;
-        match self.lanes.iter_mut().find(|(one, _)| *one == owner) {
-            Some((_, waiting)) if waiting.len() < TURNS => waiting.push_back(job),
-            None if has_room => self.lanes.push_back((owner, [job].into())),
-            Some(_) | None => return Err(job),
-        }
-        Ok(())
-    }
-
-    /// The next one.
-    fn next(&mut self) -> Option<J> {
-        let (owner, mut waiting) = self.lanes.pop_front()?;
-        let job = waiting.pop_front();
-        if !waiting.is_empty() {
-            self.lanes.push_back((owner, waiting));
-        }
-        job
-    }
-}
-
-/// A turn, and who waits for it.
-#[derive(Debug)]
-pub(super) struct Job {
-    turn: Box<Turn>,
-    inbox: Arc<Inbox>,
-    io: u32,
-}
-
-/// What waits to be worked out.
-#[derive(Debug, Default)]
-pub(super) struct Waiting(Mutex<Inner>);
-
-#[derive(Debug, Default)]
-struct Inner {
-    lanes: Lanes<(Nqn, IpAddr), Job>,
-    has_thread: bool,
-}
-
-impl Waiting {
-    fn with<T>(&self, act: impl FnOnce(&mut Inner) -> T) -> T {
-        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-/// The thread that works.
+/// The thread that computes.
 struct Running<'a>(&'a Target);
 
 impl Running<'_> {
@@ -119,10 +51,10 @@ impl Running<'_> {
             let now = target.now();
             let (answer, is_known) = match worked {
                 Ok(()) => target.with(|model| model.end_turn(job.turn, now)),
-                // The panic has been told. The time that the queue has to authenticate runs out.
+                // The panic is in the log. The queue's time to authenticate runs out.
                 Err(_) => (Status::INTERNAL.dnr().into(), false),
             };
-            // A worker that has ended wants no answer.
+            // A worker that has ended gets no answer.
             job.inbox.put(Message::Authenticated {
                 io: job.io,
                 answer,
@@ -133,7 +65,7 @@ impl Running<'_> {
 }
 
 impl Target {
-    /// Has a turn worked out; it comes back if too many wait.
+    /// Hands a turn to the thread; returns it if too many wait.
     fn work_out(&self, job: Job) -> Result<(), Box<Turn>> {
         let owner = job.turn.who();
         let begins = self.waiting().with(|waiting| {
@@ -167,22 +99,23 @@ impl Target {
 }
 
 impl Worker {
-    /// Authentication Send or Receive, whose data is here. `room`: bytes that the host takes.
+    /// Carries out Authentication Send or Receive, whose data has come. `room`: bytes that the host has room for.
     pub(super) fn authenticate(
         &mut self,
         at: u32,
         (controller, number): (u16, u16),
         room: u32,
     ) -> Result<(), WorkerError> {
-        let io = &mut self.ios[at as usize];
+        let io = &mut self.commands.ios[at as usize]; // CAST: widening.
         let sqe = io.sqe;
         let mut said = vec![0; io.bytes as usize]; // CAST: at most a page.
-        let (region, from) = self.memory.at(io.spot.unwrap_or(Spot::Page(at)));
-        region.buffer.read_bytes(from as usize, &mut said);
+        let data = io.buffer.unwrap_or(DataBuffer::Page(at));
+        let (buffer, from) = self.commands.memory.at(data);
+        buffer.read_bytes(from, &mut said);
         let begun = self
             .target
             .with(|model| model.begin_turn(controller, number, &sqe, &said, room));
-        io.step(Step::Start);
+        io.step(Step::Execute);
         let refused = match begun {
             Err(answer) => answer,
             Ok(turn) => {
@@ -200,22 +133,22 @@ impl Worker {
         self.authenticated(at, &refused, false)
     }
 
-    /// What a host has said was worked out, and this is the answer; the host may be known from now on.
+    /// The answer was computed. `is_known`: the host has authenticated.
     pub(super) fn authenticated(
         &mut self,
         at: u32,
         answer: &Answer,
         is_known: bool,
     ) -> Result<(), WorkerError> {
-        let io = &mut self.ios[at as usize];
-        io.step(Step::Ended);
+        let io = &mut self.commands.ios[at as usize]; // CAST: widening.
+        io.step(Step::DiskDone);
         let queue = self.queues.get_mut(io.queue);
         let Some(queue) = queue.filter(|queue| queue.state() != State::Ending) else {
             return self.drop_io(at);
         };
         if is_known && let Some(attached) = &mut queue.attached {
             attached.must_authenticate = false;
-            if attached.shelf.is_some() {
+            if attached.list.is_some() {
                 let (party, entries) = (attached.party.clone(), attached.entries);
                 let id = io.queue;
                 if !self.admit(id, &party, entries) {
@@ -238,25 +171,7 @@ mod tests {
     use super::*;
     use crate::auth::cost;
     use crate::model::tests::authenticating;
-
-    #[test]
-    fn lanes_have_their_turn_one_after_the_other_and_one_that_is_full_is_full_alone() {
-        let mut lanes = Lanes::default();
-        for number in 0..TURNS {
-            lanes.put('a', ('a', number)).expect("room");
-        }
-        assert_eq!(lanes.put('a', ('a', 999)), Err(('a', 999)));
-        lanes.put('b', ('b', 0)).expect("room");
-        lanes.put('c', ('c', 0)).expect("room");
-        let order: Vec<_> = (0..5).filter_map(|_| lanes.next()).collect();
-        assert_eq!(order, [('a', 0), ('b', 0), ('c', 0), ('a', 1), ('a', 2)]);
-        let mut lanes = Lanes::default();
-        for number in 0..LANES {
-            lanes.put(number, number).expect("room");
-        }
-        assert_eq!(lanes.put(LANES, 0), Err(0), "one lane too many");
-        lanes.put(7, 0).expect("room in a lane that is there");
-    }
+    use crate::serve::inbox::Inbox;
 
     /// The challenge of the largest group, which takes longer than anything else that a stranger can ask for.
     #[test]

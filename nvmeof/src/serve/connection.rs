@@ -5,26 +5,27 @@ use udapl::{
 };
 use zerocopy::IntoBytes;
 
-use super::admission::{Admission, Owner, Share};
-use super::io::State as IoState;
-use super::queue::{Attached, QueueId, State, Step};
-use super::worker::{Worker, WorkerError};
+use super::admission::{Admission, Share};
+use super::error::WorkerError;
+use super::queue::{Attached, State, Step};
+use super::worker::Worker;
+use crate::io::{Owner, QueueId, State as IoState};
 use crate::model::{ADMIN_ENTRIES, Moment, Party, Place, QUEUE_ENTRIES, QUEUES};
 use crate::nvme::rdma::{AcceptData, Reject, RequestData};
 
-/// RDMA Reads of a connection at once; the adapter keeps the others back.
+/// RDMA Reads of a connection at once. The adapter holds the others back.
 const READS: u32 = 16;
-/// How long a connection may stay without Connect.
+/// Longest life of a connection without Connect.
 const STRANGERS: Moment = Moment::from_secs(60);
 
-/// How patient connections are, whatever the host asks for. A host that takes no answers is told of each one seven
-/// times at most, and each time it may ask for 655 ms: its connection breaks after 4.6 s. A host that does not
-/// acknowledge is waited for 1.07 s eight times: 8.6 s (an adapter may take up to four times as long). A host without a
-/// receive here waits 10.24 ms, seven times at most: so long a turn of the worker may take while somebody else has used
-/// up the receives.
+/// Time-outs of connections, whatever the host asks for. A host that posts no receives gets seven retries of a
+/// response, and each may be delayed by up to 655 ms: its connection breaks after 4.6 s. A host that does not
+/// acknowledge gets eight time-outs of 1.07 s: 8.6 s (an adapter may take up to four times as long). A host that
+/// finds no receive at the target waits 10.24 ms, seven times at most. A turn of the worker may take that long while
+/// other hosts have used up the receives.
 ///
-/// There is no trial of silent connections: hosts send keep-alives, and whoever does not has the time of a controller
-/// without ([`crate::model::Controller`]), or that of a connection without Connect.
+/// Silent connections are not probed: hosts send keep-alives. A host without keep-alive has the time of such a
+/// controller ([`crate::model::Controller`]), or that of a connection without Connect.
 const PATIENCE: EpTransport = EpTransport {
     source_address: None,
     dscp: None,
@@ -38,7 +39,7 @@ const PATIENCE: EpTransport = EpTransport {
     keep_alive: None,
 };
 
-/// Entries of the queue that is asked for.
+/// Checks a request, and returns the entries of the queue.
 fn check(data: RequestData) -> Result<u16, Reject> {
     let entries = data.host_sends.get().saturating_add(1);
     let most = if data.queue.get() == 0 {
@@ -56,10 +57,10 @@ fn check(data: RequestData) -> Result<u16, Reject> {
 }
 
 impl Worker {
-    /// Somebody wants to connect.
+    /// A host asks to connect.
     pub(super) fn asked(&mut self, request: &ConnectionRequest) -> Result<(), WorkerError> {
         let Ok(asked) = self.ia.cr_query(request.cr) else {
-            // It has given up.
+            // The host has given up.
             return Ok(());
         };
         let host = asked.remote_ia_address;
@@ -114,9 +115,9 @@ impl Worker {
         self.displace(&share)
     }
 
-    /// The part of a connection that is asked for, as a guest's; none if there is no room.
+    /// Admits a requested connection as a guest; `None` if there is no room.
     fn share(&mut self, host: std::net::IpAddr, data: RequestData, entries: u16) -> Option<Share> {
-        // An I/O queue is a host's, if it is anything. Whose an admin queue is Connect tells.
+        // An I/O queue will be a host's, so its entries must be left. An admin queue may stay a guest's (discovery).
         if data.queue.get() != 0 && !self.admission.has_entries(entries.into()) {
             self.admission.room.refused_hosts += 1;
             self.tell_room();
@@ -129,7 +130,7 @@ impl Worker {
         share
     }
 
-    /// Ends a guest for one that has come, if there are too many.
+    /// Ends a guest for a newcomer, if there are too many.
     fn displace(&mut self, newcomer: &Share) -> Result<(), WorkerError> {
         let ids = self.queues.ids();
         let guests = ids.into_iter().filter_map(|id| {
@@ -158,7 +159,7 @@ impl Worker {
         Ok(())
     }
 
-    /// A guest becomes a queue of a host. False: its entries are not there.
+    /// Makes a guest a queue of a host. Returns false if there is no room for its entries.
     pub(super) fn admit(&mut self, id: QueueId, party: &Party, entries: u16) -> bool {
         let Some(queue) = self.queues.get_mut(id) else {
             return false;
@@ -186,8 +187,8 @@ impl Worker {
         is_admitted
     }
 
-    /// I/O queues that the workers of this port have room for. Connections are spread over them, so that a party has
-    /// elsewhere about as much as here.
+    /// Number of I/O queues that the workers of this port have room for. Connections are spread over them, so a party
+    /// has about as much at each.
     pub(super) fn queues_left(&self, owner: Owner) -> u16 {
         let here = self.admission.queues_left(owner, None);
         let others = self.target.entries_left(self.config.port, self.id);
@@ -202,7 +203,7 @@ impl Worker {
         let limits = self.ia.query().ia;
         let attr = EpAttr {
             // A response and the data before it, twice: a host that has the response may send the next command before
-            // its leaving is known here.
+            // the completion comes.
             max_request_dtos: (4 * u32::from(entries)).min(limits.max_dto_per_ep),
             max_request_iov: 1,
             max_rdma_read_in: 0,
@@ -224,15 +225,13 @@ impl Worker {
         Ok(ep)
     }
 
-    /// A connection is there; commands may have come before.
+    /// A connection is established; commands may have come before.
     pub(super) fn established(&mut self, ep: EpHandle) -> Result<(), WorkerError> {
-        let Some(id) = self.queues.of(ep) else {
+        let Some((_, queue)) = self.queues.of(ep) else {
             return Ok(());
         };
         let mut early = Vec::new();
-        if let Some(queue) = self.queues.get_mut(id)
-            && queue.step(Step::Up)
-        {
+        if queue.step(Step::Up) {
             early = core::mem::take(&mut queue.early);
         }
         for io in early {
@@ -241,16 +240,10 @@ impl Worker {
         Ok(())
     }
 
-    /// A connection is over: I/Os that are nowhere else end at once, the others when what they are at does.
+    /// A connection has ended. Its commands end at once, or when the adapter or the disk is done with them.
     pub(super) fn ended(&mut self, ep: EpHandle) -> Result<(), WorkerError> {
-        let Some(id) = self.queues.of(ep) else {
-            return Ok(());
-        };
-        let Some(queue) = self
-            .queues
-            .get_mut(id)
-            .filter(|queue| queue.state() != State::Ending)
-        else {
+        let ended = self.queues.of(ep);
+        let Some((id, queue)) = ended.filter(|(_, queue)| queue.state() != State::Ending) else {
             return Ok(());
         };
         queue.step(Step::End);
@@ -263,7 +256,7 @@ impl Worker {
             .attached
             .as_ref()
             .map(|one| (one.controller, one.number, one.connection));
-        let queue_shelf = queue.attached.as_ref().and_then(|one| one.shelf);
+        let list = queue.attached.as_ref().and_then(|one| one.list);
         tracing::debug!(worker = self.id, queue = ?of, cause = ?self.ia.ep_end_cause(ep), "connection over");
         if let Some((controller, number, connection)) = of {
             if number == 0 {
@@ -272,32 +265,22 @@ impl Worker {
             self.target
                 .with(|model| model.queue_lost(controller, number, connection));
         }
-        if let Some(shelf) = queue_shelf {
-            self.shelves.leave(shelf);
+        if let Some(list) = list {
+            self.commands.lists.leave(list);
         }
-        self.ready.retain(|io| self.ios[*io as usize].queue != id);
-        for (at, place) in (0..).zip(0..self.ios.len()) {
+        let ios = &self.commands.ios;
+        self.ready.retain(|io| ios[*io as usize].queue != id); // CAST: widening.
+        for (at, place) in (0..).zip(0..self.commands.ios.len()) {
             if here == 0 {
                 break;
             }
-            let io = &self.ios[place];
-            if io.queue != id || io.state() == IoState::Posted {
+            let io = &self.commands.ios[place];
+            if io.queue != id || io.state() == IoState::Free {
                 continue;
             }
             here -= 1;
-            match io.state() {
-                IoState::Waiting => {
-                    self.buffers.forget(at);
-                    self.locked_out.retain(|one| *one != at);
-                    self.drop_io(at)?;
-                }
-                IoState::Here | IoState::Paired | IoState::Ready => self.drop_io(at)?,
-                IoState::Posted
-                | IoState::Fetching
-                | IoState::AtDisk
-                | IoState::Locking
-                | IoState::Sending
-                | IoState::Lost => {}
+            if self.commands.orphan(at) {
+                self.drop_io(at)?;
             }
         }
         self.clear_away(id)
@@ -306,7 +289,7 @@ impl Worker {
     /// The connections of a controller end.
     pub(super) fn controller_over(&mut self, controller: u16) -> Result<(), WorkerError> {
         if self.is_stopping.is_some() {
-            // Its admin queue, which had nothing to do, has left first. The others are answered what is here.
+            // Its admin queue was idle, and so ended first. Commands of the others are answered.
             return Ok(());
         }
         for id in self.queues.ids() {
@@ -321,7 +304,7 @@ impl Worker {
         Ok(())
     }
 
-    /// The host of a queue has not shown who it is.
+    /// The host of a queue has failed to authenticate.
     pub(super) fn queue_over(&mut self, connection: u64) -> Result<(), WorkerError> {
         for id in self.queues.ids() {
             let queue = self.queues.get(id);
@@ -356,7 +339,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Connections of which nobody has made a queue for so long are over.
+    /// Ends connections that have been without Connect for too long.
     pub(super) fn expire_strangers(&mut self, now: Moment) -> Result<(), WorkerError> {
         for id in self.queues.ids() {
             let Some(queue) = self.queues.get(id) else {
@@ -380,7 +363,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Ends a connection from here. What it has posted comes back, and then its end.
+    /// Ends a connection. Its posted requests complete, and then the event of its end comes.
     pub(super) fn leave(&mut self, id: QueueId) -> Result<(), WorkerError> {
         let Some(queue) = self.queues.get_mut(id) else {
             return Ok(());
@@ -394,7 +377,7 @@ impl Worker {
             EpState::CompletionPending | EpState::Connected | EpState::DisconnectPending => {
                 Ok(self.ia.ep_disconnect(ep, CloseFlags::Abrupt)?)
             }
-            // There is nothing to end yet; it is tried again.
+            // It cannot be ended yet; this is tried again.
             EpState::Unconnected
             | EpState::Reserved
             | EpState::PassiveConnectionPending

@@ -1,27 +1,19 @@
-//! Event requests that wait: their names, without a place.
+//! Event requests that wait: their command identifiers, without a place.
 //!
-//! A host's event request may wait for ever. So it keeps its name alone, and its receive is posted again. Its answer
-//! has one of the places behind those of commands, of which there is one for each admin queue: a queue is told one
-//! event at a time, and the next one when that has left.
+//! A host's event request may wait for ever. So only its identifier is kept, and its receive is posted again. Its
+//! answer has one of the places behind those of commands. There is one for each admin queue: a queue gets one event
+//! at a time, and the next one when the response has left.
 
-use super::io::State;
-use super::queue::QueueId;
-use super::worker::{Worker, WorkerError};
+use super::error::WorkerError;
+use super::queue::Held;
+use super::worker::Worker;
+use crate::io::{QueueId, State};
 use crate::nvme::Status;
 
-/// A request that waits.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Held {
-    queue: QueueId,
-    cid: u16,
-    /// Its controller was reset.
-    is_aborted: bool,
-}
-
 impl Worker {
-    /// A command is an event request that waits from now on; its place goes back.
+    /// Keeps an event request that waits, and frees its place.
     pub(super) fn hold(&mut self, at: u32, controller: u16) -> Result<(), WorkerError> {
-        let io = &self.ios[at as usize];
+        let io = &self.commands.ios[at as usize]; // CAST: widening.
         let request = Held {
             queue: io.queue,
             cid: io.sqe.cid.get(),
@@ -36,7 +28,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Answers an event request, if there is an event for it and none is being told.
+    /// Answers an event request, if there is an event for it and none is being reported.
     pub(super) fn tell_events(&mut self, controller: u16) {
         let Some(held) = self.held.get_mut(&controller) else {
             return;
@@ -65,19 +57,19 @@ impl Worker {
         queue.outstanding += 1;
         queue.is_telling = true;
         if queue.share.is_guest() {
-            // It is one of ours: the host is not to blame.
+            // The place is the target's own, so the limit of guests does not matter.
             let _within = self.admission.borrow(queue.outstanding);
         }
-        let io = &mut self.ios[at as usize];
-        io.happened(request.queue, request.cid, status, result);
-        if io.state() == State::Ready {
+        let io = &mut self.commands.ios[at as usize]; // CAST: widening.
+        io.answer_event(request.queue, request.cid, status, result);
+        if io.state() == State::ReadyToComplete {
             self.ready.push(at);
         }
     }
 
-    /// An event was told: the next one.
+    /// The answer to an event request has left: the next event is reported.
     #[cold]
-    pub(super) fn told(&mut self, id: QueueId) {
+    pub(super) fn event_told(&mut self, id: QueueId) {
         let Some(queue) = self.queues.get_mut(id) else {
             return;
         };
@@ -87,7 +79,7 @@ impl Worker {
         }
     }
 
-    /// The event requests of a controller are answered: it was reset.
+    /// Answers the event requests of a controller that was reset.
     pub(super) fn abort_events(&mut self, controller: u16) {
         if let Some(held) = self.held.get_mut(&controller) {
             held.iter_mut().for_each(|one| one.is_aborted = true);

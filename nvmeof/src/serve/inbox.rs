@@ -1,4 +1,4 @@
-//! What other threads have to tell a worker.
+//! Messages of other threads to a worker.
 
 use std::collections::VecDeque;
 use std::io;
@@ -8,36 +8,36 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use super::fused::Lock;
+use crate::io::{Lock, LockOwner};
 use crate::model::Answer;
 
-/// What there is to tell.
+/// A message.
 #[derive(Clone, Debug)]
 pub(super) enum Message {
     /// An event request of this controller can be answered.
     Event(u16),
     /// This controller was disabled or shut down: its I/O queues up to this connection end.
     Reset(u16, u64),
-    /// This controller is over: its connections end.
+    /// This controller has ended: its connections end.
     Over(u16),
-    /// The host of the queue that is this connection has not shown who it is: the connection ends.
+    /// The host of this connection has failed to authenticate: the connection ends.
     Queue(u64),
-    /// What a host said to show who it is was worked out.
+    /// A message of authentication was computed.
     Authenticated {
-        /// Which I/O it came with.
+        /// The command that it came with.
         io: u32,
-        /// What the host is answered.
+        /// The answer for the host.
         answer: Answer,
-        /// It is known from now on.
+        /// The host has authenticated.
         is_known: bool,
     },
-    /// Somebody locks a block: writes that are at it are waited for.
+    /// A worker locks a block: the receiver passes the lock once it has no write at the block.
     Fence(Arc<Lock>),
-    /// The block that this I/O wants is locked.
+    /// The block that this command locks has no writes any more.
     Locked(u32),
-    /// A lock is gone.
+    /// A block was unlocked.
     Unlocked,
-    /// Everything ends.
+    /// The worker ends.
     Stop,
 }
 
@@ -47,12 +47,12 @@ struct Messages {
     is_closed: bool,
 }
 
-/// An inbox. A look at an empty one reads a word that is written only with a message.
+/// An inbox. Taking from an empty one reads one word, which only a message writes.
 #[derive(Debug)]
 pub(super) struct Inbox {
     messages: Mutex<Messages>,
     has_some: AtomicBool,
-    /// Readable while there are messages: who sleeps on it wakes up.
+    /// Readable while there are messages, so that the worker wakes up.
     wakeup: EventFd,
 }
 
@@ -66,7 +66,7 @@ impl Inbox {
         })
     }
 
-    /// False if nobody reads it any more.
+    /// Adds a message. Returns false if the inbox is closed.
     pub(super) fn put(&self, message: Message) -> bool {
         let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         if messages.is_closed {
@@ -75,12 +75,12 @@ impl Inbox {
         messages.waiting.push_back(message);
         self.has_some.store(true, Ordering::Release);
         drop(messages);
-        // It can only be full, and then it is readable.
+        // An error means that it is full, and then it is readable.
         let _ = self.wakeup.write(1);
         true
     }
 
-    /// Nobody reads it any more: what nobody has read.
+    /// Closes the inbox, and returns the messages in it.
     pub(super) fn close(&self) -> VecDeque<Message> {
         let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         messages.is_closed = true;
@@ -91,11 +91,36 @@ impl Inbox {
         if !self.has_some.load(Ordering::Acquire) {
             return VecDeque::new();
         }
-        // Nothing to read: somebody is about to write, and wakes up once for nothing.
+        // An error means that the writer has not written yet; the worker then wakes up once without a message.
         let _ = self.wakeup.read();
         let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         self.has_some.store(false, Ordering::Release);
         core::mem::take(&mut messages.waiting)
+    }
+}
+
+impl LockOwner for Inbox {
+    fn locked(&self, io: u32) {
+        self.put(Message::Locked(io));
+    }
+}
+
+/// A worker's part in the locks of all workers. When it ends, it passes the locks that wait for it.
+#[derive(Debug)]
+pub(super) struct Membership {
+    pub inbox: Arc<Inbox>,
+    /// Locks that wait for writes of this worker.
+    pub fences: Vec<Arc<Lock>>,
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        for message in self.inbox.close() {
+            if let Message::Fence(lock) = message {
+                lock.pass();
+            }
+        }
+        self.fences.drain(..).for_each(|lock| lock.pass());
     }
 }
 

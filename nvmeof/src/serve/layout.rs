@@ -1,23 +1,24 @@
-//! Where in a worker's memory things lie.
+//! A worker's memory.
 //!
 //! ```text
 //!   first region     capsules (64 bytes each) | responses (16 bytes each) | pages (4 KiB each)
-//!                    a place of each for every I/O, and responses to event requests behind those of I/Os
-//!   second region    buffers (128 KiB each) | zeros (128 KiB), which nothing writes: what a null disk has
+//!                    one of each for every command, and responses to event requests behind those of commands
+//!   second region    buffers (128 KiB each) | zeros (128 KiB), which nothing writes: the data of a null disk
 //! ```
 //!
-//! A capsule's command goes to one place and the data behind it to another, a page: so data is where disks can take it.
+//! A capsule is received into two places: its command into 64 bytes, and the data behind it into a page. So disks,
+//! which need aligned memory, can take that data.
 
 use udapl::{DmaBuffer, DmaMemory, Ia, LmrSlice, MemPrivFlags, PzHandle};
+use zerocopy::IntoBytes;
 
-use super::worker::WorkerError;
-use crate::model::{IN_CAPSULE, MAX_TRANSFER};
+use super::error::WorkerError;
+use crate::io;
+use crate::io::{DataBuffer, Layout, PAGE};
+use crate::model::MAX_TRANSFER;
 use crate::nvme::Sqe;
 pub(super) use crate::nvme::command::BYTES as COMMAND;
 pub(super) use crate::nvme::completion::BYTES as RESPONSE;
-
-/// Bytes of a page, and what disks want memory to be aligned to.
-pub(super) const PAGE: u32 = IN_CAPSULE;
 
 /// Memory that the adapter and the disks reach.
 pub(super) struct Region {
@@ -40,9 +41,9 @@ impl Region {
         Ok(Self { buffer, slice })
     }
 
-    /// Bytes of it. What leaves it is nothing, which posts refuse.
+    /// A slice of the region; `None` if it is out of range.
     #[inline]
-    pub(super) fn part(&self, at: u32, bytes: u32) -> Option<LmrSlice> {
+    fn part(&self, at: u32, bytes: u32) -> Option<LmrSlice> {
         self.slice.part(at.into(), bytes.into())
     }
 }
@@ -51,97 +52,88 @@ impl Region {
 pub(super) struct Memory {
     /// Capsules, responses and pages.
     pub places: Region,
-    /// Buffers.
+    /// Buffers and zeros.
     pub buffers: Region,
-    ios: u32,
-    responses: u32,
-    /// Where zeros begin in the region of the buffers.
-    zeros_at: u32,
-}
-
-/// Where data lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Spot {
-    /// In the page of this I/O.
-    Page(u32),
-    /// In this buffer.
-    Buffer(u32),
-    /// Zeros, which are read only.
-    Zeros,
+    layout: Layout,
+    /// Offset of the responses, in bytes.
+    responses_at: u32,
+    /// The receive of each command: its command, and its page behind it. They are cut once, not for each post.
+    receives: Vec<[LmrSlice; 2]>,
+    /// The response of each command, likewise.
+    responses: Vec<LmrSlice>,
 }
 
 impl Memory {
-    /// For so many I/Os; responses are those of the I/Os, and more that have no command.
+    /// Memory for `ios` commands, for `responses` responses, among them the commands', and for `buffers` buffers.
     pub(super) fn new(
         ia: &mut Ia,
         zone: PzHandle,
         (ios, responses): (u32, u32),
         buffers: u32,
     ) -> Result<Self, WorkerError> {
+        let responses_at = ios * COMMAND;
+        let layout = Layout {
+            pages_at: (responses_at + responses * RESPONSE).next_multiple_of(PAGE),
+            buffers,
+        };
+        let places = Region::new(ia, zone, layout.page_at(ios))?;
+        let receive = |io| {
+            let command = places.part(io * COMMAND, COMMAND)?;
+            Some([command, places.part(layout.page_at(io), PAGE)?])
+        };
+        let response = |io| places.part(responses_at + io * RESPONSE, RESPONSE);
         Ok(Self {
-            places: Region::new(ia, zone, Self::pages_at(ios, responses) + ios * PAGE)?,
+            receives: (0..ios).filter_map(receive).collect(),
+            responses: (0..responses).filter_map(response).collect(),
+            places,
             // An arena gives zeroed memory.
             buffers: Region::new(ia, zone, (buffers + 1) * MAX_TRANSFER)?,
-            ios,
-            responses,
-            zeros_at: buffers * MAX_TRANSFER,
+            layout,
+            responses_at,
         })
     }
 
-    /// Where pages begin: behind capsules and responses, on a page.
-    const fn pages_at(ios: u32, responses: u32) -> u32 {
-        (ios * COMMAND + responses * RESPONSE).next_multiple_of(PAGE)
+    /// The same memory, as commands see it.
+    pub(super) fn data(&self) -> io::Memory {
+        let (places, buffers) = (self.places.buffer.clone(), self.buffers.buffer.clone());
+        io::Memory::new(places, buffers, self.layout)
     }
 
-    pub(super) const fn command_at(io: u32) -> u32 {
+    const fn command_at(io: u32) -> u32 {
         io * COMMAND
     }
 
-    pub(super) const fn response_at(&self, io: u32) -> u32 {
-        self.ios * COMMAND + io * RESPONSE
-    }
-
-    const fn page_at(&self, io: u32) -> u32 {
-        Self::pages_at(self.ios, self.responses) + io * PAGE
-    }
-
-    /// The command that was received.
+    /// Reads the command that was received.
     #[inline]
-    pub(super) fn command(&self, io: u32) -> Sqe {
-        // CAST: 32 bits fit.
-        self.places.buffer.read_obj(Self::command_at(io) as usize)
+    pub(super) fn read_command(&self, io: u32, to: &mut Sqe) {
+        let at = Self::command_at(io) as usize; // CAST: 32 bits fit.
+        self.places.buffer.read_bytes(at, to.as_mut_bytes());
     }
 
-    /// The memory of a spot, and where in it.
+    /// A slice of a command's data, for a transfer over the network.
     #[inline]
-    pub(super) const fn at(&self, spot: Spot) -> (&Region, u32) {
-        match spot {
-            Spot::Page(io) => (&self.places, self.page_at(io)),
-            Spot::Buffer(buffer) => (&self.buffers, buffer * MAX_TRANSFER),
-            Spot::Zeros => (&self.buffers, self.zeros_at),
-        }
+    pub(super) fn slice(&self, data: DataBuffer, bytes: u32) -> Option<LmrSlice> {
+        let (is_in_buffers, at) = self.layout.of(data);
+        let region = if is_in_buffers {
+            &self.buffers
+        } else {
+            &self.places
+        };
+        region.part(at, bytes)
     }
 
-    /// Bytes of a spot, for a transfer over the network.
+    /// Writes the response of a command, and returns its memory for a Send.
     #[inline]
-    pub(super) fn slice(&self, spot: Spot, offset: u32, bytes: u32) -> Option<LmrSlice> {
-        let (region, at) = self.at(spot);
-        region.part(at + offset, bytes)
+    // PANIC: there is a response for each command.
+    pub(super) fn respond(&self, io: u32, response: &crate::nvme::Cqe) -> LmrSlice {
+        let at = (self.responses_at + io * RESPONSE) as usize; // CAST: 32 bits fit.
+        self.places.buffer.write_obj(at, response);
+        self.responses[io as usize] // CAST: widening.
     }
 
-    /// The response of an I/O, for a Send.
+    /// The memory of a command's receive.
     #[inline]
-    // PANIC: the region was made with room for all responses that there are.
-    pub(super) fn response(&self, io: u32) -> LmrSlice {
-        let response = self.places.part(self.response_at(io), RESPONSE);
-        response.expect("a place for each response")
-    }
-
-    /// What a receive of an I/O is posted with: its command, and its page behind it.
-    pub(super) fn receive(&self, io: u32) -> Option<[LmrSlice; 2]> {
-        Some([
-            self.places.part(Self::command_at(io), COMMAND)?,
-            self.places.part(self.page_at(io), PAGE)?,
-        ])
+    pub(super) fn receive(&self, io: u32) -> Option<&[LmrSlice; 2]> {
+        self.receives.get(io as usize) // CAST: widening.
     }
 }

@@ -1,41 +1,38 @@
-//! Workers: connections, and the I/Os on them.
+//! The RDMA transport: workers, with connections and the commands on them.
 //!
 //! ```text
 //!   Target ------ the model, behind a lock                          cold
 //!     |
-//!     +-- Worker  one thread, one instance of an adapter             hot, nobody else's
-//!           Ia        an event dispatcher, a shared receive queue
-//!           Admission who may have how much of all that follows
-//!           Ios       a place for each command that can be here at once: capsule, response, 4 KiB of data
-//!           Buffers   128 KiB each, for longer data
-//!           Queues    a connection each
-//!           Disks     an io_uring, which its disks share
+//!     +-- Worker  one thread, one instance of an adapter             hot, not shared
+//!           Ia         an event dispatcher, a shared receive queue
+//!           Admission  the share of each party in all that follows
+//!           Memory     of each command that can be pending: capsule, response, 4 KiB of data; longer buffers
+//!           Queues     a connection each
+//!           Commands   the commands themselves, their namespaces and disks (`io`)
 //! ```
 //!
-//! All workers of an adapter listen at one service; a connection goes to the one with the fewest, and stays there.
-//! What a worker does for a command that reads or writes touches the worker alone. For every other command it asks
-//! the model. What the model wants done elsewhere (another worker's connection is to end, an event is to be told)
-//! comes as a message.
+//! All workers of an adapter listen at one service. A connection goes to the worker with the fewest, and stays there.
+//! A command that reads or writes touches its worker alone. For every other command the worker asks the model. If the
+//! model wants something from another worker (a connection is to end, an event is to be reported), it sends a
+//! message.
 
 mod admission;
-mod answer;
 mod authenticate;
-mod buffers;
 mod connection;
-mod disks;
+mod error;
 mod event;
-mod execute;
-mod fused;
 mod inbox;
-mod io;
+mod lanes;
 mod layout;
 mod queue;
-mod steps;
+mod receive;
+mod respond;
 mod target;
 mod times;
 mod worker;
 
 pub use admission::Room;
-pub use target::Target;
+pub use error::WorkerError;
+pub use target::{Over, Target};
 pub use times::{KINDS, Took};
-pub use worker::{Over, Worker, WorkerConfig, WorkerError};
+pub use worker::{Worker, WorkerConfig};

@@ -1,4 +1,4 @@
-//! A queue: a connection, and what it is to a controller.
+//! Queues: a connection, and the queue of a controller that it is.
 //!
 //! ```text
 //!   ACCEPTED ---Up---> CONNECTED ---Attach---> ATTACHED
@@ -6,8 +6,8 @@
 //!      '------ End --------'--------- End --------'----> ENDING ---(nothing is outstanding)---> gone
 //! ```
 //!
-//! *Drain* leads from CONNECTED and ATTACHED to DRAINING: the worker stops. Commands that are here are carried out and
-//! answered, those that come are not looked at: their host sends them again when the target is back. Then it is left.
+//! *Drain* leads from CONNECTED and ATTACHED to DRAINING: the worker stops. Pending commands are executed and answered.
+//! New ones are dropped: their host sends them again when the target is back. Then the connection ends.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,57 +15,34 @@ use std::sync::Arc;
 use udapl::EpHandle;
 
 use super::admission::Share;
+use crate::io::{Issuer, QueueId};
 use crate::model::{Connected, Moment, Party, Place, PortAccess};
 
-/// Which queue: a place of the worker's table, and how often that was given out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct QueueId {
-    place: u32,
-    generation: u32,
-}
-
-impl QueueId {
-    /// A place that was not given out twice.
-    #[cfg(test)]
-    pub(super) const fn of(place: u32) -> Self {
-        Self {
-            place,
-            generation: 0,
-        }
-    }
-
-    /// None.
-    pub(super) const NONE: Self = Self {
-        place: u32::MAX,
-        generation: 0,
-    };
-}
-
-/// What a connection is.
+/// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// It is accepted. A command may come before it is known to be there.
+    /// It is accepted. A command may come before the event that it is established.
     Accepted,
-    /// It is there, and no queue of a controller yet.
+    /// It is established, and no queue of a controller yet.
     Connected,
     /// It is a queue of a controller.
     Attached,
-    /// What is here is answered, and nothing else.
+    /// Pending commands are answered, new ones are dropped.
     Draining,
-    /// It has ended; I/Os of it are still somewhere.
+    /// It has ended; some of its commands have not.
     Ending,
 }
 
-/// What happens to it.
+/// Step of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The connection is there.
+    /// The connection is established.
     Up,
     /// Connect made it a queue.
     Attach,
     /// The worker stops.
     Drain,
-    /// It is over.
+    /// The connection has ended.
     End,
 }
 
@@ -84,7 +61,7 @@ impl State {
     }
 }
 
-/// What Connect made of it.
+/// The facts of a queue that Connect made.
 #[derive(Debug)]
 pub(super) struct Attached {
     pub controller: u16,
@@ -94,17 +71,17 @@ pub(super) struct Attached {
     pub entries: u16,
     pub without_head: bool,
     pub host_id: [u8; 16],
-    /// Nothing else is carried out before it is authenticated.
+    /// Other commands are refused before it is authenticated.
     pub must_authenticate: bool,
-    /// Which of the worker's shelves its namespaces are on; none for discovery.
-    pub shelf: Option<usize>,
-    /// Whose it is.
+    /// Number of the list that its namespaces are in; `None` for discovery.
+    pub list: Option<u32>,
+    /// The party of its host.
     pub party: Party,
     pub access: Arc<PortAccess>,
 }
 
 impl Attached {
-    pub(super) fn new(connected: &Connected, shelf: Option<usize>) -> Self {
+    pub(super) fn new(connected: &Connected, list: Option<u32>) -> Self {
         Self {
             controller: connected.controller,
             number: connected.queue,
@@ -113,7 +90,7 @@ impl Attached {
             without_head: connected.without_head,
             host_id: connected.host_id,
             must_authenticate: connected.must_authenticate,
-            shelf,
+            list,
             party: connected.party.clone(),
             access: Arc::clone(&connected.access),
         }
@@ -124,36 +101,36 @@ impl Attached {
 #[derive(Debug)]
 pub(super) struct Queue {
     pub ep: EpHandle,
-    /// Where the connection came in.
+    /// The place at which the connection came in.
     pub place: Place,
     state: State,
     pub attached: Option<Attached>,
-    /// Its part in what the worker has.
+    /// Its share in the worker.
     pub share: Share,
     /// Entries: those of the connection, and since Connect those that it named.
     pub entries: u16,
-    /// I/Os that are here, wherever they are.
+    /// Number of pending commands.
     pub outstanding: u32,
-    /// Event requests that wait; their places have gone back.
+    /// Number of event requests that wait; their places are free already.
     pub held: u32,
-    /// An event is being told: one at a time.
+    /// An event is being reported: one at a time.
     pub is_telling: bool,
-    /// Commands that came before the connection was known to be there.
+    /// Commands that came before the event that the connection is established.
     pub early: Vec<u32>,
     /// The first of a fused pair, which waits for the second.
     pub fused: Option<u32>,
-    /// I/Os whose answers found the send queue full, the oldest first.
+    /// Commands whose responses found the send queue full, the oldest first.
     pub behind: VecDeque<u32>,
-    /// I/Os whose answers are posted, the oldest first: the send queue's order. Not each of them is told when it has
-    /// left; one that is told has those before it behind it.
+    /// Commands whose responses are posted, in the order of the send queue. Not each has a completion; one that has
+    /// stands for those before it.
     pub leaving: VecDeque<u32>,
-    /// Of so many answers that are posted one after the other, one is told when it has left.
+    /// Of this many responses in a row, one has a completion.
     pub stretch: usize,
-    /// A command has come or an answer has left since the model was told so.
+    /// A command has come or a response has left since the last report to the model.
     pub was_heard: bool,
     /// Head of the submission queue.
     pub head: u16,
-    /// When it was accepted.
+    /// The time at which it was accepted.
     pub since: Moment,
     /// The endpoint is told to disconnect.
     pub is_leaving: bool,
@@ -164,15 +141,30 @@ impl Queue {
         self.state
     }
 
-    /// Takes a step, if it is one of its state.
+    /// Facts that its I/O commands depend on; `None` if it is not an I/O queue of a host that is known.
+    #[inline]
+    pub(super) fn issuer(&self) -> Option<Issuer<'_>> {
+        let attached = self.attached.as_ref()?;
+        if attached.number == 0 || attached.must_authenticate {
+            return None;
+        }
+        Some(Issuer {
+            list: attached.list?,
+            access: &attached.access,
+            host_id: &attached.host_id,
+            owner: self.share.owner,
+        })
+    }
+
+    /// Takes a step. Returns false if the state does not have it.
     pub(super) fn step(&mut self, step: Step) -> bool {
         let next = self.state.next(step);
         self.state = next.unwrap_or(self.state);
         next.is_some()
     }
 
-    /// The host has sent more than its queue has entries: beside those it has commands here whose answers it may have
-    /// and whose leaving is not known yet.
+    /// Returns whether the host has sent more commands than its queue has entries. Commands whose responses may have
+    /// left do not count.
     #[inline]
     pub(super) fn is_overrun(&self) -> bool {
         // CAST: widening.
@@ -180,19 +172,29 @@ impl Queue {
         there > usize::from(self.entries) + self.leaving.len()
     }
 
-    /// Answers that may be posted before one of those that leave has left.
+    /// Number of responses that may be posted before one of the posted ones has left.
     #[inline]
     pub(super) fn answers_left(&self) -> usize {
         usize::from(self.entries).saturating_sub(self.leaving.len())
     }
 
-    /// A command is taken in; the head of the submission queue after it.
+    /// Takes a command in: the head of the submission queue moves on.
     pub(super) const fn advance(&mut self) {
         self.was_heard = true;
         if let Some(attached) = &self.attached {
             self.head = (self.head + 1) % attached.entries;
         }
     }
+}
+
+/// An event request that waits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Held {
+    pub queue: QueueId,
+    /// The command identifier.
+    pub cid: u16,
+    /// Its controller was reset.
+    pub is_aborted: bool,
 }
 
 /// The queues of a worker.
@@ -204,14 +206,14 @@ pub(super) struct Queues {
     by_ep: Vec<QueueId>,
 }
 
-/// Where an endpoint's handle says that it is in its table.
+/// The place of an endpoint in its table, from its handle.
 fn place_of(ep: EpHandle) -> usize {
     // CAST: the lower half, which is the place.
     (ep.to_raw().0 & 0xffff_ffff) as usize
 }
 
 impl Queues {
-    /// A connection begins. `room`: requests that its send queue holds.
+    /// Adds a connection. `room`: number of requests that its send queue holds.
     pub(super) fn add(
         &mut self,
         ep: EpHandle,
@@ -219,8 +221,8 @@ impl Queues {
         room: u32,
         now: Moment,
     ) -> QueueId {
-        // The places of those that are not told are missed for longer. Where a send queue can be full, answers wait for
-        // the next one that is told, so each is.
+        // The places of responses without a completion are free later. If a send queue can be full, responses wait for
+        // the next completion, so each has one.
         let stretch = if room < 4 * u32::from(place.entries) {
             1
         } else {
@@ -266,9 +268,10 @@ impl Queues {
 
     /// The queue of an endpoint.
     #[inline]
-    pub(super) fn of(&self, ep: EpHandle) -> Option<QueueId> {
+    pub(super) fn of(&mut self, ep: EpHandle) -> Option<(QueueId, &mut Queue)> {
         let id = *self.by_ep.get(place_of(ep))?;
-        (self.get(id)?.ep == ep).then_some(id)
+        let queue = self.get_mut(id)?;
+        (queue.ep == ep).then_some((id, queue))
     }
 
     #[inline]
@@ -283,7 +286,7 @@ impl Queues {
         queue.as_mut().filter(|_| *generation == id.generation)
     }
 
-    /// It is gone.
+    /// Removes a queue.
     pub(super) fn remove(&mut self, id: QueueId) -> Option<Queue> {
         self.get(id)?;
         let (generation, queue) = &mut self.places[id.place as usize];
@@ -292,7 +295,7 @@ impl Queues {
         queue.take()
     }
 
-    /// All of them.
+    /// The queues.
     pub(super) fn ids(&self) -> Vec<QueueId> {
         let places = (0..).zip(&self.places);
         let there = places.filter(|(_, (_, queue))| queue.is_some());
@@ -304,7 +307,7 @@ impl Queues {
             .collect()
     }
 
-    /// The controllers of which something was heard since this was asked.
+    /// The controllers of queues with a sign of their host since the last call.
     pub(super) fn heard(&mut self) -> impl Iterator<Item = u16> {
         let there = self.places.iter_mut().filter_map(|(_, it)| it.as_mut());
         there.filter_map(|queue| {
@@ -315,13 +318,13 @@ impl Queues {
         })
     }
 
-    /// How many there are.
+    /// Number of queues.
     #[inline]
     pub(super) const fn count(&self) -> u64 {
         (self.places.len() - self.free.len()) as u64 // CAST: widening.
     }
 
-    /// Whether there is none.
+    /// Returns whether there is no queue.
     pub(super) const fn is_empty(&self) -> bool {
         self.count() == 0
     }

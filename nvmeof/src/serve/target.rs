@@ -1,4 +1,4 @@
-//! What workers have in common: the model, and each other's inboxes.
+//! The target that workers share: the model, and their inboxes.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,27 +6,49 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::admission::Room;
-use super::authenticate::Waiting;
 use super::inbox::{Inbox, Message};
+use super::lanes::Waiting;
 use super::times::{KINDS, Times, Took};
-use super::worker::Over;
-use crate::model::{Model, Moment, Notice, WorkerId};
+use crate::io::Lock;
+use crate::model::{Model, Moment, Namespace, Notice, WorkerId};
 
-/// A target: the model, and whoever serves it. Clones are the same target.
+/// Counters of a worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Over {
+    /// Number of commands that were answered.
+    pub commands: u64,
+    /// Number of connections that were accepted.
+    pub connections: u64,
+    /// Number of connections that exist.
+    pub queues: u64,
+    /// Number of sleeps.
+    pub sleeps: u64,
+    /// Number of commands that had not ended when the worker did: 0 unless connections did not end in time.
+    pub ios_left: usize,
+    /// Number of buffers that those had.
+    pub buffers_left: usize,
+    /// Number of commands that were refused; they count as answered, too.
+    pub refused: u64,
+    /// Number of pending commands: received, and their responses have not left.
+    pub here: u64,
+}
+
+/// A target: the model, and its workers. Clones are the same target.
 #[derive(Clone, Debug)]
 pub struct Target(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     model: Mutex<Model>,
-    /// By worker; those that have ended have none.
+    /// By worker; `None` for those that have ended.
     inboxes: Mutex<Vec<Option<Arc<Inbox>>>>,
     counts: Mutex<BTreeMap<WorkerId, Arc<Counts>>>,
     waiting: Waiting,
-    /// What each worker has given away, and of which port it is.
+    /// The room of each worker, and its port.
     rooms: Mutex<BTreeMap<WorkerId, (u16, Room)>>,
     began: Instant,
-    /// Nanoseconds that the clock is ahead.
+    /// Nanoseconds by which the clock is ahead.
     ahead: AtomicU64,
 }
 
@@ -37,7 +59,7 @@ impl Default for Target {
 }
 
 impl Target {
-    /// A target of what a model has.
+    /// A target with this model.
     #[must_use]
     pub fn new(model: Model) -> Self {
         Self(Arc::new(Shared {
@@ -51,7 +73,7 @@ impl Target {
         }))
     }
 
-    /// Looks at the model, or changes it; workers are told what they have to do for that.
+    /// Reads or changes the model; workers get the messages that follow from it.
     pub fn with<T>(&self, act: impl FnOnce(&mut Model) -> T) -> T {
         let mut model = lock(&self.0.model);
         let result = act(&mut model);
@@ -72,8 +94,7 @@ impl Target {
         self.0.began.elapsed() + Duration::from_nanos(self.0.ahead.load(Ordering::Relaxed))
     }
 
-    /// Sets the clock that the model counts in ahead: what waits for a time has waited so much longer. For programs
-    /// whose time is their own, as tests' is.
+    /// Advances the clock that the model counts in. For programs with a clock of their own, such as tests.
     pub fn advance(&self, by: Duration) {
         let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
         self.0.ahead.fetch_add(by, Ordering::Relaxed);
@@ -94,16 +115,54 @@ impl Target {
         }
     }
 
-    /// Authentications that wait to be worked out.
+    /// Authentications that wait to be computed.
     pub(super) fn waiting(&self) -> &Waiting {
         &self.0.waiting
     }
 
-    pub(super) fn inboxes(&self) -> MutexGuard<'_, Vec<Option<Arc<Inbox>>>> {
+    fn inboxes(&self) -> MutexGuard<'_, Vec<Option<Arc<Inbox>>>> {
         lock(&self.0.inboxes)
     }
 
-    /// One more worker.
+    /// Locks a block for a command of a worker, which gets [`Message::Locked`] when no worker has a write at the block;
+    /// `None` if the block is locked already.
+    pub(super) fn lock(
+        &self,
+        namespace: &Arc<Namespace>,
+        block: u64,
+        worker: u32,
+        io: u32,
+    ) -> Option<Arc<Lock>> {
+        let inboxes = self.inboxes();
+        let owner = inboxes.get(worker as usize)?.clone()?; // CAST: widening.
+        if !namespace.lock(block) {
+            return None;
+        }
+        let workers = inboxes.iter().flatten();
+        let lock = Arc::new(Lock::new(
+            namespace,
+            block,
+            workers.clone().count(),
+            owner,
+            io,
+        ));
+        for inbox in workers {
+            if !inbox.put(Message::Fence(Arc::clone(&lock))) {
+                lock.pass();
+            }
+        }
+        Some(lock)
+    }
+
+    /// Unlocks a block.
+    pub(super) fn unlock(&self, lock: &Lock) {
+        lock.namespace().unlock(lock.block());
+        for inbox in self.inboxes().iter().flatten() {
+            inbox.put(Message::Unlocked);
+        }
+    }
+
+    /// Adds a worker.
     pub(super) fn join(&self, inbox: Arc<Inbox>) -> Member {
         let mut inboxes = lock(&self.0.inboxes);
         inboxes.push(Some(inbox));
@@ -118,14 +177,14 @@ impl Target {
         }
     }
 
-    /// What each worker that has not ended has given away.
+    /// The room of each worker that has not ended.
     #[must_use]
     pub fn rooms(&self) -> BTreeMap<WorkerId, Room> {
         let rooms = lock(&self.0.rooms);
         rooms.iter().map(|(id, (_, room))| (*id, *room)).collect()
     }
 
-    /// What the other workers of a port have left, in entries.
+    /// The entries that are left at the other workers of a port.
     pub(super) fn entries_left(&self, port: u16, but: WorkerId) -> Vec<u32> {
         let rooms = lock(&self.0.rooms);
         let others = rooms
@@ -134,14 +193,14 @@ impl Target {
         others.map(|(_, (_, room))| room.entries_left).collect()
     }
 
-    /// What each worker that has not ended has done, as it said last.
+    /// The counters of each worker that has not ended, by its last report.
     #[must_use]
     pub fn done(&self) -> BTreeMap<WorkerId, Over> {
         let counts = lock(&self.0.counts);
         counts.iter().map(|(id, one)| (*id, one.read())).collect()
     }
 
-    /// How long the commands took that workers have timed, by [`KINDS`].
+    /// The latencies of the commands that workers have timed, by [`KINDS`].
     #[must_use]
     pub fn took(&self) -> BTreeMap<WorkerId, [Took; KINDS.len()]> {
         let counts = lock(&self.0.counts);
@@ -150,7 +209,7 @@ impl Target {
     }
 }
 
-/// What a worker has done, for other threads to read. It alone writes it.
+/// Counters of a worker, for other threads to read. The worker alone writes them.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Counts {
@@ -177,7 +236,7 @@ impl Counts {
     }
 }
 
-/// A worker's place. Without it the worker is told nothing more.
+/// A worker's registration. When it is dropped, the worker gets no more messages.
 #[derive(Debug)]
 pub(super) struct Member {
     target: Target,
@@ -190,17 +249,17 @@ impl Member {
         self.id
     }
 
-    /// How long the worker's commands took.
+    /// The latencies of the worker's commands.
     pub(super) fn times(&self) -> &Times {
         &self.counts.times
     }
 
-    /// Lets others read what the worker has given away.
+    /// Reports the room of the worker.
     pub(super) fn tell_room(&self, port: u16, room: Room) {
         lock(&self.target.0.rooms).insert(self.id, (port, room));
     }
 
-    /// Lets others read what the worker has done.
+    /// Reports the counters of the worker.
     #[inline]
     pub(super) fn tell(&self, done: &Over) {
         self.counts.commands.store(done.commands, Ordering::Relaxed);
@@ -221,7 +280,7 @@ impl Drop for Member {
         }
         lock(&self.target.0.counts).remove(&self.id);
         lock(&self.target.0.rooms).remove(&self.id);
-        // Whose admin queue was here has none any more, also if the worker had no time to say so.
+        // Controllers whose admin queue was here end, even if the worker could not report that.
         self.target.with(|model| model.worker_lost(self.id));
     }
 }
@@ -246,6 +305,6 @@ fn deliver(inboxes: &[Option<Arc<Inbox>>], notice: Notice) {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // The model is changed by whole steps; what panicked in one was its caller.
+    // The model changes by whole steps: a panic was in a caller, between them.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

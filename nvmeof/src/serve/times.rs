@@ -1,44 +1,43 @@
-//! How long commands of I/O queues take: from the turn that takes one in until the turn that learns that its answer has
-//! left.
+//! Latencies of commands of I/O queues: from the turn that receives a command until the turn in which the completion of
+//! its response comes.
 //!
-//! One command of 64 is timed, so that most cost no look at the clock. A worker writes its own histograms and nobody
-//! else's; other threads read them. Boundaries are powers of two, so that histograms of workers and of daemons add up.
+//! One command in 64 is timed, so that most do not read the clock. A worker writes its own histograms only; other
+//! threads read them. Boundaries are powers of two, so that histograms of workers and of daemons add up.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::worker::Worker;
 use crate::model::{Moment, Tally};
 use crate::nvme::command::io;
 
-/// One command of so many is timed.
+/// One command in this many is timed.
 const EVERY: u32 = 64;
 /// Boundaries of the histograms in nanoseconds, as powers of two: about a microsecond to half a minute. Longer times
-/// are in none but the count.
+/// are in the count only.
 const FIRST: u32 = 10;
 const BOUNDARIES: usize = 26;
 
-/// Kinds of commands that are told apart.
+/// Kinds of commands that have histograms.
 pub const KINDS: [&str; 3] = ["read", "write", "other"];
 
-/// How long commands of one kind took.
+/// Latencies of commands of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Took {
-    /// Commands that were timed.
+    /// Number of commands that were timed.
     pub count: u64,
-    /// Nanoseconds of all of them.
+    /// Sum of their latencies, in nanoseconds.
     pub nanoseconds: u64,
-    /// Commands that took less than each boundary, and not less than the one before.
+    /// Number of commands below each boundary, and not below the one before.
     buckets: [u64; BOUNDARIES],
 }
 
 impl Took {
-    /// Boundaries in nanoseconds, with how many commands took less than each and not less than the one before.
+    /// Boundaries in nanoseconds, each with the number of commands below it and not below the one before.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> {
         (FIRST..).map(|power| 1 << power).zip(self.buckets)
     }
 }
 
-/// The same while it is counted.
+/// The same while a worker counts.
 #[derive(Debug, Default)]
 struct Counted {
     count: AtomicU64,
@@ -51,7 +50,7 @@ struct Counted {
 pub(super) struct Times([Counted; KINDS.len()]);
 
 impl Times {
-    fn add(&self, opcode: u8, nanoseconds: u64) {
+    pub(super) fn add(&self, opcode: u8, nanoseconds: u64) {
         let kind = match opcode {
             io::READ => 0,
             io::WRITE => 1,
@@ -88,49 +87,26 @@ impl Times {
     }
 }
 
-/// When a command of so many is timed.
+/// The choice of commands that are timed.
 #[derive(Debug)]
 pub(super) struct Timing {
-    /// Commands until the next one that is.
-    left: u32,
+    /// Commands until the next one that is timed.
+    pub left: u32,
 }
 
 impl Default for Timing {
     fn default() -> Self {
-        // The first one is.
+        // The first one is timed.
         Self { left: 1 }
     }
 }
 
-impl Worker {
-    /// A command was taken in: its time begins, if it is one that is timed.
-    #[inline]
-    pub(super) fn begin_time(&mut self, at: u32) {
-        self.timing.left -= 1;
-        if self.timing.left == 0 {
-            self.begin_timed(at);
-        }
-    }
-
+impl Timing {
+    /// Times a command: returns its beginning. The next ones are not timed.
     #[cold]
-    fn begin_timed(&mut self, at: u32) {
-        self.timing.left = EVERY;
-        self.ios[at as usize].began = Some(self.target.now());
-    }
-
-    /// The answer of a command that is timed has left.
-    #[cold]
-    pub(super) fn end_time(&mut self, at: u32, began: Moment) {
-        let io = &self.ios[at as usize];
-        let attached = self
-            .queues
-            .get(io.queue)
-            .and_then(|of| of.attached.as_ref());
-        if attached.is_some_and(|one| one.number != 0) {
-            let took = self.target.now().saturating_sub(began).as_nanos();
-            let took = u64::try_from(took).unwrap_or(u64::MAX);
-            self.member.times().add(io.sqe.opcode, took);
-        }
+    pub(super) fn begin(&mut self, now: Moment) -> Moment {
+        self.left = EVERY;
+        now
     }
 }
 

@@ -67,7 +67,7 @@ pub(crate) fn run(
         }),
         ports: [(1, port)].into(),
         subsystems: [(name.clone(), subsystem)].into(),
-        // The command is the first line of the terminal: that the wire has no other end yet goes without saying.
+        // The command is to be the first line of the terminal, so the warning about the wire without a peer is off.
         log: Some("error".to_owned()),
         ..Settings::default()
     };
@@ -79,7 +79,7 @@ pub(crate) fn run(
     })
 }
 
-/// The file. One that is there already keeps what is in it.
+/// The file. A file that exists keeps its content.
 fn make_disk(folder: &Path) -> Result<PathBuf, Box<dyn Error>> {
     let path = folder.join("disk");
     let failed = |error| format!("{}: {error}", path.display());
@@ -92,8 +92,8 @@ fn make_disk(folder: &Path) -> Result<PathBuf, Box<dyn Error>> {
     Ok(path)
 }
 
-/// The one command that does it all: a kernel with a port on the other end of the wire, in which the disk is connected,
-/// formatted and mounted.
+/// The command that starts a kernel with a port on the other end of the wire, in which the disk is connected, formatted
+/// and mounted.
 fn mounts(wire: &Path, name: &Nqn, service: u16) -> String {
     let link = quoted(&format!("unix:{}", wire.display()));
     let name = quoted(name.as_str());
@@ -118,7 +118,7 @@ fn simnic() -> PathBuf {
     beside.unwrap_or(name)
 }
 
-/// As one word of a shell.
+/// Quotes a text as one word of a shell.
 fn quoted(word: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-:=,+".contains(letter);
     if word.chars().all(is_plain) {
@@ -127,7 +127,7 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-/// What a person types.
+/// The command line that a person types.
 fn commands(folder: &Path, wire: &Path, disk: &Path, name: &Nqn, service: u16) -> String {
     let mounts = mounts(wire, name, service);
     let (wire, disk) = (wire.display(), disk.display());

@@ -1,4 +1,4 @@
-//! What is logged: to the error stream, in lines for people; the journal adds the time itself.
+//! The log: lines for people on the error stream. The journal adds the time.
 
 use std::error::Error;
 use std::io::{IsTerminal, stderr};
@@ -9,22 +9,22 @@ use tracing_subscriber::reload::{Handle, Layer as Reloadable};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt};
 
-/// The level without a word of it.
+/// The level if the configuration names none.
 pub(crate) const USUAL: &str = "info";
 
-/// The log, and what of it is told.
+/// The log, and its filter.
 pub(crate) struct Log {
     filter: Handle<EnvFilter, Registry>,
 }
 
-/// `RUST_LOG`, which comes before what the configuration says.
+/// `RUST_LOG`, which takes precedence over the configuration.
 fn environment() -> Option<String> {
     let value = std::env::var_os("RUST_LOG")?;
     Some(value.to_string_lossy().into_owned())
 }
 
 impl Log {
-    /// Begins.
+    /// Begins to log.
     pub(crate) fn begin(level: Option<&str>) -> Result<Self, Box<dyn Error>> {
         let filter = match environment() {
             Some(value) => {
@@ -49,10 +49,10 @@ impl Log {
         Ok(Self { filter: handle })
     }
 
-    /// From now on this is told.
+    /// Sets the filter.
     ///
     /// # Errors
-    /// `RUST_LOG` is set, and comes before it; or it is no filter. What is logged stays as it is.
+    /// `RUST_LOG` is set and takes precedence, or the text is no filter. The filter is unchanged.
     pub(crate) fn set(&self, level: Option<&str>) -> Result<(), String> {
         if let Some(value) = environment() {
             return Err(format!("RUST_LOG={value} comes before it"));

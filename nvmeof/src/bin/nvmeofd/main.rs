@@ -1,4 +1,4 @@
-//! nvmeofd: disks for hosts, by NVMe over RDMA, without a kernel's RDMA stack.
+//! nvmeofd serves disks to hosts by NVMe over RDMA, without the kernel's RDMA stack.
 //!
 //! ```text
 //! nvmeofd --demo
@@ -139,7 +139,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     Err("nothing to serve: a configuration file, --demo, or --adapter and --disk".into())
 }
 
-/// What a command line without a file says.
+/// The configuration that a command line without a file describes.
 fn of_arguments(adapter: &str, arguments: &Arguments) -> Settings {
     let name = &arguments.subsystem;
     let mut subsystem = SubsystemSettings::new(name);

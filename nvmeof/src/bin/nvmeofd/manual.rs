@@ -1,4 +1,4 @@
-//! `nvmeofd man DIR`, `nvmeofd completions SHELL`: made from what the command line is read by.
+//! `nvmeofd man DIR`, `nvmeofd completions SHELL`: made from the definition of the command line.
 
 use std::io::{self, Write, stdout};
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ pub(crate) struct Completions {
 pub(crate) fn write<Program: Parser>(options: &Options) -> io::Result<()> {
     std::fs::create_dir_all(&options.folder)?;
     let mut program = Program::command().disable_help_subcommand(true);
-    // Each command then knows what it is called from the root on.
+    // Gives each command its full name.
     program.build();
     let mut left = vec![program];
     while let Some(mut command) = left.pop() {

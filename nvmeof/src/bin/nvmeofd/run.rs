@@ -1,7 +1,7 @@
-//! The daemon's main thread: it starts what is to be served, and then sleeps until a signal comes.
+//! The daemon's main thread: it starts the ports, and sleeps until a signal comes.
 //!
-//! SIGTERM and SIGINT drain: nobody connects any more, what is here is answered, connections end, and the process with
-//! them; a second one ends at once. SIGHUP reads the file again.
+//! SIGTERM and SIGINT drain: new connections are refused, pending commands are answered, connections end, and then the
+//! process. A second signal ends the process at once. SIGHUP reads the file again.
 
 use std::error::Error;
 use std::net::TcpListener;
@@ -21,19 +21,19 @@ use udapl::reactor::names_handed_in;
 
 use crate::log::{Log, USUAL};
 
-/// How often the main thread looks whether anybody still serves.
+/// Interval at which the main thread checks that a worker still serves.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Serves until a signal says otherwise. `ready` is called when hosts can connect.
+/// Serves until a signal ends it. `ready` is called when hosts can connect.
 pub(crate) fn run(
     settings: &Settings,
     path: Option<&Path>,
     ready: impl FnOnce() -> Result<(), Box<dyn Error>>,
 ) -> Result<ExitCode, Box<dyn Error>> {
     let log = Log::begin(settings.log.as_deref())?;
-    // Before there is another thread: they leave these signals to this one.
+    // Other threads inherit the mask, so that this one gets the signals.
     let signals = Signals::take()?;
-    // Before anything is opened: what was handed in is known by its numbers.
+    // Before anything is opened: descriptors that were handed in are known by number.
     let handed_in: Vec<&str> = names_handed_in().collect();
     if !handed_in.is_empty() {
         tracing::info!(?handed_in, "descriptors");
@@ -75,7 +75,7 @@ pub(crate) fn run(
     })
 }
 
-/// Sleeps until it is to end. Whether somebody asked for that.
+/// Sleeps until the end. Returns whether a signal asked for it.
 fn sleep(
     of: &Controlled,
     path: Option<&Path>,
@@ -120,7 +120,7 @@ fn sleep(
     }
 }
 
-/// In a line, how it is.
+/// The state of the daemon in one line.
 fn summary(of: &Controlled) -> String {
     let status = of.lock().status();
     let workers = status.ports.iter().flat_map(|port| &port.workers);
@@ -170,12 +170,12 @@ fn reload(of: &Controlled, path: Option<&Path>, log: &Log) {
     );
 }
 
-/// Ends all ports. Who still looks at the daemon sees it without any.
+/// Ends all ports. Clients that still look at the daemon see none.
 fn end(of: Controlled) {
     of.lock().end();
 }
 
-/// The signals that the daemon has something to do for.
+/// The signals that the daemon handles.
 struct Signals {
     set: SigSet,
     descriptor: SignalFd,
@@ -191,7 +191,7 @@ impl Signals {
         Ok(Self { set, descriptor })
     }
 
-    /// The next one, or none for a while.
+    /// The next signal; `None` after a while.
     fn wait(&self, patience: Duration) -> Result<Option<Signal>, Errno> {
         let mut fds = [PollFd::new(self.descriptor.as_fd(), PollFlags::POLLIN)];
         let patience = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
@@ -206,7 +206,7 @@ impl Signals {
         Signal::try_from(number).map(Some)
     }
 
-    /// From now on they do what they do to any process: end it. So does one that has come meanwhile.
+    /// Restores the default: the signals end the process, also one that is pending.
     fn give_back(&self) -> Result<(), Errno> {
         self.set.thread_unblock()
     }

@@ -1,21 +1,27 @@
-//! Buffers for data that is longer than a page, and who waits for one.
+//! Buffers for data that is longer than a page, and the commands that wait for one.
 //!
-//! A host can make its data take as long as its connection has patience. So buffers have owners, the parties of
-//! [`super::admission`]: a party has no more than three times what it leaves to others, but for its first two, which it
-//! gets as soon as they are free. Guests have [`GUEST_BUFFERS`] together, one each party.
+//! A host can delay its data until its connection times out. So buffers have owners, the parties of
+//! `serve::admission`: a party has no more than three times what it leaves to others, apart from its first two, which
+//! it gets as soon as they are free. Guests have [`GUEST_BUFFERS`] together, one each party.
 
 use std::collections::VecDeque;
 
-use super::admission::Owner;
+/// A party that has buffers: the number of its entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub id: u32,
+    /// It is a guest. Guests share one part.
+    pub is_guest: bool,
+}
 
-/// Buffers of a party that are its turn before all that others want more: a comparison has two.
+/// Buffers of a party that come before all that others want beyond theirs: a comparison has two.
 const FIRST: usize = 2;
-/// Of the buffers that a party leaves to others it may have so many times as many.
+/// A party may have this many times the buffers that it leaves to others.
 const TIMES: usize = 3;
-/// Buffers of all guests: long log pages of discovery.
+/// Most buffers of all guests: long log pages of discovery.
 const GUEST_BUFFERS: usize = 4;
 
-/// An I/O that waits.
+/// A command that waits.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     io: u32,
@@ -23,22 +29,22 @@ struct Waiting {
     owner: Owner,
 }
 
-/// The buffers of a worker, by number. A command gets all that it needs at once, one or two: who held one and waited
-/// for the other could wait for ever.
+/// The buffers of a worker, by number. A command gets all that it needs at once, one or two: if it held one and waited
+/// for the other, it could wait for ever.
 #[derive(Debug)]
-pub(super) struct Buffers {
+pub(crate) struct Buffers {
     free: Vec<u32>,
-    /// Whose each is.
+    /// The owner of each.
     owners: Vec<Owner>,
-    /// How many a party has, by its number.
+    /// Number of buffers of each party, by its number.
     held: Vec<usize>,
     of_guests: usize,
-    /// I/Os that wait, the oldest first.
+    /// Commands that wait, the oldest first.
     waiting: VecDeque<Waiting>,
 }
 
 impl Buffers {
-    pub(super) fn new(count: u32) -> Self {
+    pub(crate) fn new(count: u32) -> Self {
         Self {
             free: (0..count).rev().collect(),
             owners: vec![Owner::default(); count as usize], // CAST: widening.
@@ -48,24 +54,24 @@ impl Buffers {
         }
     }
 
-    /// How many are free.
-    pub(super) fn free(&self) -> usize {
+    /// Number of free buffers.
+    pub(crate) fn free(&self) -> usize {
         self.free.len()
     }
 
-    /// What a party would have with so many more.
+    /// Number of buffers that a party would have with `count` more.
     #[inline]
     fn after(&self, owner: Owner, count: usize) -> usize {
         let held = self.held.get(owner.id as usize); // CAST: widening.
         held.copied().unwrap_or(0) + count
     }
 
-    /// Whether it is a party's turn before others that have more.
+    /// Returns whether a waiting party comes before others that have more.
     fn is_first(&self, waits: &Waiting) -> bool {
         !waits.owner.is_guest && self.after(waits.owner, waits.count) <= FIRST
     }
 
-    /// Whether a party may have so many more, and they are free.
+    /// Returns whether a party may have `count` more, and they are free.
     #[inline]
     fn fits(&self, owner: Owner, count: usize) -> bool {
         let Some(left) = self.free.len().checked_sub(count) else {
@@ -79,16 +85,17 @@ impl Buffers {
         }
     }
 
-    /// Whether so many are to be had: they are free, the party may have them, and nobody waits whose turn it is.
+    /// Returns whether a party gets `count` more now: they are free, it may have them, and no waiting command comes
+    /// first.
     #[inline]
-    pub(super) fn has(&self, owner: Owner, count: usize) -> bool {
+    pub(crate) fn has(&self, owner: Owner, count: usize) -> bool {
         if !self.fits(owner, count) {
             return false;
         }
         self.waiting.is_empty() || self.is_before(owner, count)
     }
 
-    /// Whether it is a party's turn before those that wait.
+    /// Returns whether a party comes before those that wait.
     #[cold]
     fn is_before(&self, owner: Owner, count: usize) -> bool {
         let is_first = self.is_first(&Waiting {
@@ -101,9 +108,9 @@ impl Buffers {
         })
     }
 
-    /// One that is known to be there, by [`Buffers::has`] or [`Buffers::next`].
+    /// Takes a buffer that is free by [`Buffers::has`] or [`Buffers::next`].
     #[inline]
-    pub(super) fn take(&mut self, owner: Owner) -> Option<u32> {
+    pub(crate) fn take(&mut self, owner: Owner) -> Option<u32> {
         let buffer = self.free.pop()?;
         let at = owner.id as usize; // CAST: widening.
         if self.held.len() <= at {
@@ -115,25 +122,25 @@ impl Buffers {
         Some(buffer)
     }
 
-    /// An I/O gets so many as soon as they are free and its party may have them.
-    pub(super) fn wait(&mut self, io: u32, owner: Owner, count: usize) {
+    /// Has a command wait for `count` buffers.
+    pub(crate) fn wait(&mut self, io: u32, owner: Owner, count: usize) {
         self.waiting.push_back(Waiting { io, count, owner });
     }
 
-    /// An I/O waits no more.
-    pub(super) fn forget(&mut self, io: u32) {
+    /// A command does not wait any more.
+    pub(crate) fn forget(&mut self, io: u32) {
         self.waiting.retain(|waiting| waiting.io != io);
     }
 
-    pub(super) fn give_back(&mut self, buffer: u32) {
+    pub(crate) fn give_back(&mut self, buffer: u32) {
         let owner = self.owners[buffer as usize]; // CAST: widening.
         self.held[owner.id as usize] -= 1; // CAST: widening.
         self.of_guests -= usize::from(owner.is_guest);
         self.free.push(buffer);
     }
 
-    /// Who goes on next, by its place among those that wait: of the parties with few the one that has waited the
-    /// longest, and if there is none, of the others the one whose party may have more.
+    /// The waiting command that goes on next, by its place in the queue: among the parties with few the one that has
+    /// waited longest; if there is none, the first whose party may have more.
     #[cold]
     fn turn(&self) -> Option<usize> {
         let first = self.waiting.iter().position(|one| self.is_first(one));
@@ -144,15 +151,15 @@ impl Buffers {
         self.waiting.iter().position(fits)
     }
 
-    /// Whether one that waits can go on.
+    /// Returns whether a waiting command can go on.
     #[inline]
-    pub(super) fn has_next(&self) -> bool {
+    pub(crate) fn has_next(&self) -> bool {
         !self.waiting.is_empty() && self.turn().is_some()
     }
 
-    /// Who goes on next; it takes its buffers now.
+    /// Returns the command that goes on next. The caller takes its buffers now.
     #[inline]
-    pub(super) fn next(&mut self) -> Option<u32> {
+    pub(crate) fn next(&mut self) -> Option<u32> {
         if self.waiting.is_empty() {
             return None;
         }
@@ -204,7 +211,7 @@ mod tests {
         assert_eq!(held.len(), 24);
         buffers.wait(1, hog, 1);
         assert_eq!(buffers.next(), None);
-        // Also where nothing is left the first two are others' turn, whoever has waited longer.
+        // Even if nothing is left, the first two of others come first, although the hog has waited longer.
         assert!(buffers.has(other, 2));
         while buffers.free() != 0 {
             buffers.take(host(3));

@@ -1,12 +1,12 @@
-//! A worker's disks: its ring, which all of them share, and what a faulty one keeps back.
+//! A worker's disks: its ring, which all of them share, and operations that a faulty disk delays.
 //!
 //! ```text
-//!   ask ---> in the ring ------------------------------> next: the I/O goes on
+//!   ask ---> in the ring ------------------------------> next: the command goes on
 //!      \       \- the disk is slow by order --> late ---->|   when its time has come, or other orders have
 //!       `- it fails by order -----------------> late ---->'
 //! ```
 //!
-//! What is late is at the disk, as the I/O sees it. Only faulty disks ([`crate::disk::faults`]) have such operations.
+//! A late operation still counts as pending. Only faulty disks ([`crate::disk::faults`]) have such operations.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,14 +22,14 @@ use crate::disk::faults::{Fault, Faults};
 
 /// An operation that has ended.
 #[derive(Debug)]
-pub(super) struct Ended {
-    /// Of which I/O.
+pub(crate) struct Ended {
+    /// The command.
     pub io: u32,
-    /// Bytes moved, or why not.
+    /// Bytes moved, or the error.
     pub result: Result<usize, ReactorError>,
 }
 
-/// Until when an operation is kept back, and by which orders.
+/// The end of an operation's delay, and the orders that it is delayed by.
 struct Late {
     until: Instant,
     faults: Arc<Faults>,
@@ -42,7 +42,7 @@ impl Late {
     }
 }
 
-/// What a disk says that fails by order.
+/// The error of a disk that fails by order.
 fn failed(operation: &FileOperation<'_>, error: Errno) -> ReactorError {
     let (operation, offset, bytes) = match *operation {
         FileOperation::Read { offset, bytes, .. } => ("read", offset, bytes),
@@ -65,17 +65,17 @@ fn bounded(bytes: u64) -> usize {
 }
 
 /// The disks.
-pub(super) struct Disks {
+pub(crate) struct Disks {
     reactor: Reactor,
-    /// Operations that are to be late once they have ended.
+    /// Operations in the ring that will be late.
     slow: Vec<(Token, Late)>,
-    /// Operations that have ended, and are late.
+    /// Operations that have ended in the ring, and are late.
     late: Vec<(Late, Ended)>,
 }
 
 impl Disks {
-    /// A ring that has so many operations in the kernel at once.
-    pub(super) fn new(entries: u32) -> Result<Self, ReactorError> {
+    /// A ring with this many operations in the kernel at once.
+    pub(crate) fn new(entries: u32) -> Result<Self, ReactorError> {
         let reactor = Reactor::new(entries)?;
         reactor.check_disks()?;
         Ok(Self {
@@ -85,14 +85,14 @@ impl Disks {
         })
     }
 
-    /// Pins the memory that operations are of. Whether that is to be had: without it they work as well, only slower.
-    pub(super) fn pin(&mut self, memory: &[DmaBuffer]) -> Result<bool, ReactorError> {
+    /// Pins the memory of operations. Returns whether that succeeded: without it operations are slower.
+    pub(crate) fn pin(&mut self, memory: &[DmaBuffer]) -> Result<bool, ReactorError> {
         self.reactor.register(memory)
     }
 
-    /// Asks a disk for an operation of an I/O. How many there are to end: none of a disk that does nothing.
+    /// Asks a disk for an operation of a command. Returns the number of operations that will end: 0 for a null disk.
     #[inline]
-    pub(super) fn ask(
+    pub(crate) fn ask(
         &mut self,
         disk: &Handle,
         operation: FileOperation<'_>,
@@ -129,18 +129,18 @@ impl Disks {
         }
     }
 
-    /// Hands what was asked for to the kernel, and takes in what has ended, without waiting.
+    /// Submits operations to the kernel, and takes in those that have ended, without waiting.
     #[inline]
-    pub(super) fn look(&mut self) -> Result<(), ReactorError> {
+    pub(crate) fn look(&mut self) -> Result<(), ReactorError> {
         if self.reactor.outstanding() != 0 {
             self.reactor.wait_for(&[], Instant(0))?;
         }
         Ok(())
     }
 
-    /// An operation that has ended, and is not late.
+    /// Returns an operation that has ended and is not late.
     #[inline]
-    pub(super) fn next(&mut self) -> Option<Ended> {
+    pub(crate) fn next(&mut self) -> Option<Ended> {
         while let Some(done) = self.reactor.take_completion() {
             let ended = Ended {
                 // As it was submitted: 32 bits.
@@ -171,8 +171,8 @@ impl Disks {
         Some(self.late.swap_remove(at).1)
     }
 
-    /// Sleeps until an operation has ended, one of these descriptors can be read, or for so long.
-    pub(super) fn sleep(
+    /// Sleeps until an operation has ended, one of these descriptors is readable, or the time is over.
+    pub(crate) fn sleep(
         &mut self,
         on: &[std::os::fd::BorrowedFd<'_>],
         no_longer_than: Duration,
@@ -183,8 +183,8 @@ impl Disks {
             .wait_for(on, due.map_or(until, |due| due.min(until)))
     }
 
-    /// Waits until the kernel has nothing of the worker's memory any more, not for ever.
-    pub(super) fn end(mut self, no_longer_than: Duration) -> Result<(), ReactorError> {
+    /// Waits, within a bound, until the kernel does not use the worker's memory any more.
+    pub(crate) fn end(mut self, no_longer_than: Duration) -> Result<(), ReactorError> {
         let until = RealClock::new().now() + no_longer_than;
         self.reactor.wait_all(until).map(|_| ())
     }

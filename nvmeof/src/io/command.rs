@@ -1,0 +1,573 @@
+//! A command: what is known of it, and what it does next.
+//!
+//! [`Io::next`] takes what has happened to a command and returns what is to be done for it. It does nothing itself:
+//! buffers, disks and locks are [`super::Commands`]', data and responses the transport's.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use udapl::reactor::FileOperation;
+
+use super::lock::Lock;
+use super::memory::{DataBuffer, Memory, PAGE};
+use super::namespaces::{Local, LocalLists, Used};
+use super::permit::{Issuer, check, is_reservation, permit};
+use super::state::{State, Step};
+use super::work::Work;
+use crate::disk::Handle;
+use crate::model::{Moment, Namespace, Tally};
+use crate::nvme::command::{Direction, io as opcode};
+use crate::nvme::sgl::Data;
+use crate::nvme::{Sqe, Status};
+
+/// Bit of Write Zeroes: the blocks may be deallocated (DEAC).
+const MAY_DEALLOCATE: u32 = 1 << 25;
+
+/// The queue of a command: a place of the transport's table, and how often that was given out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QueueId {
+    pub place: u32,
+    pub generation: u32,
+}
+
+impl QueueId {
+    /// No queue.
+    pub(crate) const NONE: Self = Self {
+        place: u32::MAX,
+        generation: 0,
+    };
+}
+
+/// An event of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// The command has come.
+    Received,
+    /// It has the buffers that it needs.
+    Placed {
+        /// It has waited for them.
+        is_late: bool,
+    },
+    /// Its data has come from the host.
+    Fetched,
+    /// The lock that it met is gone.
+    Unblocked,
+    /// It has locked its block.
+    Locked,
+    /// The first of its pair was equal, and it may write.
+    Joined,
+    /// The disk is done, and the next step is to be permitted.
+    Again,
+}
+
+/// What is done for a command next.
+#[derive(Debug)]
+pub(crate) enum Do {
+    /// It gets this many buffers; then [`Event::Placed`].
+    Buffer(usize),
+    /// The transport fetches its data from the host; then [`Event::Fetched`].
+    Fetch,
+    /// A disk is asked; then [`Io::disk_done`].
+    Disk(Operation),
+    /// A disk is asked for several operations; then [`Io::disk_done`], once for all.
+    DiskEach(Vec<Operation>),
+    /// The transport puts its data into the host's memory, and responds.
+    Put,
+    /// The transport responds.
+    Respond,
+    /// The transport responds with an error.
+    Refuse(Status),
+    /// The model carries it out.
+    Model,
+    /// It is the first of a pair: it waits for the next command of its queue.
+    First,
+    /// It is ready, and one of a pair.
+    Pair,
+    /// It is the first of a pair, and its block is to be locked; then [`Event::Locked`].
+    Lock(Arc<Namespace>),
+    /// It met a lock; then [`Event::Unblocked`].
+    Block,
+    /// It was equal, and is the first of a pair; [`super::Commands::compared`] with its queue.
+    Compared,
+    /// Its next step is to be permitted; [`Event::Again`] with its queue.
+    Again,
+    /// Its connection has ended, and nothing else has it.
+    Drop,
+    /// Nothing, until something else happens to it.
+    Wait,
+    /// Nothing for it, but [`super::Commands::take_others`] has something for others.
+    Others,
+}
+
+/// An operation of a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operation {
+    Read {
+        offset: u64,
+        bytes: u32,
+        to: DataBuffer,
+    },
+    Write {
+        offset: u64,
+        bytes: u32,
+        from: DataBuffer,
+        /// Through the disk's cache.
+        through: bool,
+    },
+    Sync,
+    Zero {
+        offset: u64,
+        bytes: u64,
+    },
+    Deallocate {
+        offset: u64,
+        bytes: u64,
+    },
+}
+
+impl Operation {
+    /// The operation as the ring takes it.
+    pub(super) const fn of_file(self, memory: &Memory) -> FileOperation<'_> {
+        match self {
+            Self::Read { offset, bytes, to } => {
+                let (buffer, buffer_offset) = memory.at(to);
+                FileOperation::Read {
+                    offset,
+                    buffer,
+                    buffer_offset,
+                    bytes: bytes as usize, // CAST: widening.
+                }
+            }
+            Self::Write {
+                offset,
+                bytes,
+                from,
+                through,
+            } => {
+                let (buffer, buffer_offset) = memory.at(from);
+                FileOperation::Write {
+                    offset,
+                    buffer,
+                    buffer_offset,
+                    bytes: bytes as usize, // CAST: widening.
+                    through,
+                }
+            }
+            Self::Sync => FileOperation::Sync,
+            Self::Zero { offset, bytes } => FileOperation::Zero { offset, bytes },
+            Self::Deallocate { offset, bytes } => FileOperation::Deallocate { offset, bytes },
+        }
+    }
+}
+
+/// Facts that a command's next step depends on.
+#[derive(Clone, Copy)]
+pub(crate) struct Here<'a> {
+    pub issuer: &'a Issuer<'a>,
+    pub local: &'a Local,
+    pub memory: &'a Memory,
+}
+
+/// A command, in one place of a worker's table.
+#[derive(Debug)]
+pub(crate) struct Io {
+    /// Its number in the table, which its page has, too.
+    number: u32,
+    state: State,
+    pub queue: QueueId,
+    pub sqe: Sqe,
+    /// Bytes of data in the capsule.
+    pub in_capsule: u32,
+    /// The host's description of its data.
+    pub data: Data,
+    /// Its data in the target's memory, and bytes of it.
+    pub buffer: Option<DataBuffer>,
+    pub bytes: u32,
+    /// A second buffer, for what a disk gives to be compared, copied or verified.
+    pub second: Option<u32>,
+    pub work: Work,
+    /// The namespace that it was executed on.
+    pub used: Used,
+    /// The partner of a fused pair, and the lock that this one has.
+    pub partner: Option<u32>,
+    pub lock: Option<Arc<Lock>>,
+    /// Operations that its disks have not done.
+    pub pending: u32,
+    /// Bytes that the last operation has moved.
+    pub moved: u32,
+    /// Its connection has ended while the adapter or a disk had it.
+    pub is_orphan: bool,
+    pub status: Status,
+    /// Dwords 0 and 1 of its completion.
+    pub result: u64,
+    /// Its data goes to the host before the response.
+    pub puts: bool,
+    /// The time at which it came, if it is timed.
+    pub began: Option<Moment>,
+    /// The step that its state did not have.
+    pub mistake: Option<(State, Step)>,
+    /// Shared by the table: one of its commands is lost.
+    is_any_lost: Arc<AtomicBool>,
+}
+
+impl Io {
+    pub(crate) fn new(number: u32, is_any_lost: &Arc<AtomicBool>) -> Self {
+        Self {
+            number,
+            state: State::Free,
+            queue: QueueId::NONE,
+            sqe: zerocopy::FromZeros::new_zeroed(),
+            in_capsule: 0,
+            data: Data::None,
+            buffer: None,
+            bytes: 0,
+            second: None,
+            work: Work::Single,
+            used: Used::default(),
+            partner: None,
+            lock: None,
+            pending: 0,
+            moved: 0,
+            is_orphan: false,
+            status: Status::SUCCESS,
+            result: 0,
+            puts: false,
+            began: None,
+            mistake: None,
+            is_any_lost: Arc::clone(is_any_lost),
+        }
+    }
+
+    pub(crate) const fn state(&self) -> State {
+        self.state
+    }
+
+    /// Takes a step. A step that the state does not have loses the command.
+    #[inline]
+    pub(crate) fn step(&mut self, step: Step) {
+        match self.state.next(step) {
+            Some(next) => self.state = next,
+            None => self.lose(step),
+        }
+    }
+
+    #[cold]
+    fn lose(&mut self, step: Step) {
+        self.mistake.get_or_insert((self.state, step));
+        self.state = State::Lost;
+        self.is_any_lost.store(true, Ordering::Relaxed);
+    }
+
+    /// A command begins. The caller has written it to [`Io::sqe`].
+    #[inline(always)]
+    pub(crate) fn begin(&mut self, queue: QueueId, in_capsule: u32) {
+        self.step(Step::Receive);
+        self.queue = queue;
+        self.in_capsule = in_capsule;
+        self.data = Data::None;
+        self.bytes = 0;
+        self.work = Work::Single;
+        self.is_orphan = false;
+        self.status = Status::SUCCESS;
+        self.began = None;
+    }
+
+    /// Answers the command.
+    #[inline]
+    pub(crate) fn answer(&mut self, status: Status, result: u64, puts: bool) {
+        self.status = status;
+        self.result = result;
+        self.puts = puts;
+        self.step(Step::Answer);
+    }
+
+    /// Answers an event request with this identifier. The request's own place is free already.
+    pub(crate) fn answer_event(&mut self, queue: QueueId, cid: u16, status: Status, result: u64) {
+        self.step(Step::Event);
+        self.queue = queue;
+        self.sqe = zerocopy::FromZeros::new_zeroed();
+        self.sqe.cid = cid.into();
+        self.data = Data::None;
+        self.puts = false;
+        self.status = status;
+        self.result = result;
+    }
+
+    /// Returns whether it is free, and has nothing that is to be given back.
+    #[inline]
+    pub(crate) const fn is_plain(&self) -> bool {
+        matches!(self.state, State::Free)
+            && !matches!(self.buffer, Some(DataBuffer::Buffer(_)))
+            && self.second.is_none()
+            && self.partner.is_none()
+            && self.lock.is_none()
+    }
+
+    /// The key that the host wants invalidated with the response.
+    #[inline]
+    pub(crate) const fn invalidates(&self) -> Option<u32> {
+        match self.data {
+            Data::Remote {
+                key,
+                invalidate: true,
+                ..
+            } => Some(key),
+            Data::Remote { .. } | Data::Capsule { .. } | Data::None => None,
+        }
+    }
+
+    /// Returns what is done next, after an event.
+    #[inline]
+    pub(crate) fn next(&mut self, event: Event, here: &Here<'_>) -> Do {
+        match event {
+            Event::Received => self.received(here),
+            Event::Placed { is_late } => self.placed(is_late, here),
+            Event::Fetched => self.resume(here),
+            Event::Unblocked => {
+                self.step(Step::Unblock);
+                self.resume(here)
+            }
+            Event::Locked => self.locked(here),
+            Event::Joined => self.execute(here),
+            Event::Again => self.again(here),
+        }
+    }
+
+    #[inline]
+    fn received(&mut self, here: &Here<'_>) -> Do {
+        if self.sqe.opcode == opcode::RESERVATION_REPORT {
+            return match permit(self.sqe.opcode, here.issuer, here.local) {
+                Ok(()) => Do::Model,
+                Err(status) => Do::Refuse(status),
+            };
+        }
+        let bytes = match check(&self.sqe, here.issuer, here.local) {
+            Ok(bytes) => bytes,
+            Err(status) => return Do::Refuse(status),
+        };
+        let offered = self.data.bytes();
+        // A host may offer more room for ranges than it names.
+        let is_list = matches!(self.sqe.opcode, opcode::DATASET_MANAGEMENT | opcode::COPY);
+        if offered != bytes && !(is_list && offered > bytes) {
+            return Do::Refuse(Status::SGL_LENGTH.dnr());
+        }
+        self.bytes = bytes;
+        match self.needs() {
+            0 => {
+                self.buffer = Some(DataBuffer::Page(self.number));
+                self.placed(false, here)
+            }
+            needs => Do::Buffer(needs),
+        }
+    }
+
+    #[inline]
+    const fn is_in_capsule(&self) -> bool {
+        matches!(self.data, Data::Capsule { .. })
+    }
+
+    /// Returns whether its data is in its own page.
+    #[inline]
+    const fn is_in_page(&self) -> bool {
+        self.is_in_capsule() || self.bytes <= PAGE
+    }
+
+    /// Returns whether a disk gives it data that is not the host's.
+    #[inline]
+    const fn is_double(&self) -> bool {
+        matches!(
+            self.sqe.opcode,
+            opcode::COMPARE | opcode::COPY | opcode::VERIFY
+        )
+    }
+
+    /// Number of buffers that it needs.
+    #[inline]
+    pub(super) fn needs(&self) -> usize {
+        usize::from(!self.is_in_page()) + usize::from(self.is_double())
+    }
+
+    /// Gets its buffers, which `take` gives.
+    pub(super) fn take_buffers(&mut self, mut take: impl FnMut() -> Option<u32>) {
+        self.buffer = if self.is_in_page() {
+            Some(DataBuffer::Page(self.number))
+        } else {
+            take().map(DataBuffer::Buffer)
+        };
+        if self.is_double() {
+            self.second = take();
+        }
+    }
+
+    #[inline]
+    fn placed(&mut self, is_late: bool, here: &Here<'_>) -> Do {
+        let comes = matches!(self.sqe.direction(), Direction::ToController);
+        if comes && self.bytes != 0 && !self.is_in_capsule() {
+            return Do::Fetch;
+        }
+        self.step(Step::Ready);
+        if is_late {
+            self.resume(here)
+        } else {
+            self.execute(here)
+        }
+    }
+
+    /// Goes on after a wait. The checks are repeated: meanwhile the namespace may have become protected, reserved by
+    /// another host, shorter, or another one.
+    fn resume(&mut self, here: &Here<'_>) -> Do {
+        match check(&self.sqe, here.issuer, here.local) {
+            Ok(bytes) if bytes == self.bytes => self.execute(here),
+            // The blocks have another size now.
+            Ok(_) => Do::Refuse(Status::SGL_LENGTH.dnr()),
+            Err(status) => Do::Refuse(status),
+        }
+    }
+
+    /// Executes it: on a null disk at once.
+    #[inline]
+    fn execute(&mut self, here: &Here<'_>) -> Do {
+        let local = here.local;
+        if self.partner.is_some() {
+            return Do::Pair;
+        }
+        if self.work == Work::Abandoned {
+            return Do::Refuse(Status::FAILED_FUSED.dnr());
+        }
+        let may_write = |block: &u64| self.sqe.may_write(*block);
+        if !local.locks.is_empty() && self.lock.is_none() && local.locks.iter().any(may_write) {
+            return Do::Block;
+        }
+        let is_null = matches!(local.handle, Handle::Null);
+        if is_null && self.sqe.opcode == opcode::READ {
+            // Its own memory holds the data of an earlier command, perhaps of another host.
+            if let Some(DataBuffer::Buffer(buffer)) = self.buffer.replace(DataBuffer::Zeros) {
+                self.second = Some(buffer);
+            }
+            local.count(opcode::READ, self.bytes);
+            return self.put();
+        }
+        self.used = LocalLists::used(here.issuer.list, self.sqe.nsid.get(), local);
+        if is_reservation(self.sqe.opcode) {
+            return Do::Model;
+        }
+        if is_null {
+            local.count(self.sqe.opcode, self.bytes);
+            return match self.sqe.opcode {
+                opcode::COMPARE => self.compare(DataBuffer::Zeros, here.memory),
+                _ => self.done(),
+            };
+        }
+        self.execute_on_disk(here)
+    }
+
+    fn execute_on_disk(&mut self, here: &Here<'_>) -> Do {
+        let (sqe, namespace) = (&self.sqe, &*here.local.namespace);
+        let shift = namespace.shift();
+        let (offset, blocks) = (sqe.first_block() << shift, u64::from(sqe.blocks()) << shift);
+        let buffer = self.buffer.unwrap_or(DataBuffer::Page(self.number));
+        let bytes = self.bytes;
+        Do::Disk(match sqe.opcode {
+            opcode::READ => Operation::Read {
+                offset,
+                bytes,
+                to: buffer,
+            },
+            opcode::WRITE => Operation::Write {
+                offset,
+                bytes,
+                from: buffer,
+                through: sqe.is_forced(),
+            },
+            opcode::FLUSH => Operation::Sync,
+            opcode::WRITE_ZEROES => {
+                let bytes = blocks;
+                let may_deallocate = sqe.cdw12.get() & MAY_DEALLOCATE != 0;
+                if may_deallocate && namespace.disk().deallocates() {
+                    Operation::Deallocate { offset, bytes }
+                } else {
+                    Operation::Zero { offset, bytes }
+                }
+            }
+            _ => return self.begin_steps(here),
+        })
+    }
+
+    /// It is done, and has data for the host.
+    #[inline]
+    pub(super) fn put(&mut self) -> Do {
+        self.answer(Status::SUCCESS, 0, true);
+        Do::Put
+    }
+
+    /// It is done.
+    #[inline]
+    pub(super) fn done(&mut self) -> Do {
+        self.answer(Status::SUCCESS, 0, false);
+        Do::Respond
+    }
+
+    /// Returns what is done next, after a disk has done its operations. This event needs neither the queue nor the
+    /// namespace.
+    pub(super) fn disk_done(&mut self, memory: &Memory) -> Do {
+        if self.is_orphan {
+            return Do::Drop;
+        }
+        if !self.status.is_success() {
+            return Do::Refuse(self.status);
+        }
+        let is_whole = self.moved == self.bytes;
+        match self.sqe.opcode {
+            // The disk has become shorter.
+            opcode::READ | opcode::COMPARE | opcode::WRITE if !is_whole => {
+                Do::Refuse(Status::LBA_RANGE.dnr())
+            }
+            opcode::READ => self.put(),
+            opcode::COMPARE => self.compare_second(memory),
+            opcode::VERIFY | opcode::COPY => Do::Again,
+            _ => self.done(),
+        }
+    }
+}
+
+impl Local {
+    /// Counts a command that was carried out.
+    #[inline]
+    pub(super) fn count(&self, opcode: u8, bytes: u32) {
+        let tally = &*self.tally;
+        match opcode {
+            opcode::READ | opcode::COMPARE => {
+                Tally::add(&tally.reads, 1);
+                Tally::add(&tally.read_bytes, bytes.into());
+            }
+            opcode::WRITE => {
+                Tally::add(&tally.writes, 1);
+                Tally::add(&tally.written_bytes, bytes.into());
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_takes_a_step_of_another_state_is_lost_for_good_and_says_which() {
+        let is_any_lost = Arc::new(AtomicBool::new(false));
+        let mut io = Io::new(0, &is_any_lost);
+        io.step(Step::Receive);
+        io.step(Step::Fetch);
+        assert!(!is_any_lost.load(Ordering::Relaxed));
+        io.step(Step::Sent);
+        assert!(is_any_lost.load(Ordering::Relaxed));
+        for step in [Step::Fetched, Step::Drop, Step::Receive, Step::Sent] {
+            io.step(step);
+            assert_eq!(
+                (io.state(), io.mistake),
+                (State::Lost, Some((State::Fetching, Step::Sent)))
+            );
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Compare and write, fused: one block is compared, and written if it was as the host thought (Base specification,
+//! "Fused Operations"; NVM Command Set specification, "Compare and Write").
+//!
+//! ```text
+//!   begin      the first waits for the second, which is the next command of its queue. Another command fails the first
+//!   pair       both are checked; the data of each is fetched
+//!   join       the one that is ready waits for its partner (PAIRED). Then the first locks the block (LOCKING)
+//!   locked     the disk is read, and compared. The second is written, and has the lock until it has ended
+//! ```
+//!
+//! A lock keeps writes of all workers away from the block. It is in the namespace, where workers look before they
+//! give a write to a disk, by the counter that they look at for reservations. Writes that a disk has already are
+//! waited for: each worker is told of the lock, and passes it when it has none of them. Reads are not kept away: one
+//! block is read or written as a whole.
+
+use std::sync::Arc;
+
+use super::Commands;
+use super::command::{Do, Event};
+use super::lock::Lock;
+use super::namespaces::Local;
+use super::permit::{Issuer, check};
+use super::state::{State, Step};
+use super::work::Work;
+use crate::nvme::command::{FUSE, FUSE_FIRST, FUSE_SECOND, PSDT, PSDT_SGL, io as opcode};
+use crate::nvme::sgl::Data;
+use crate::nvme::{Sqe, Status};
+
+/// Checks a pair, and returns the bytes of its data. An error has the status of the one that fails, and says whether
+/// that is the first.
+fn check_pair(
+    [first, second]: [(&Sqe, Data); 2],
+    issuer: &Issuer<'_>,
+    local: &Local,
+) -> Result<u32, (bool, Status)> {
+    const FIELD: Status = Status::INVALID_FIELD.dnr();
+    let bytes = check(first.0, issuer, local).map_err(|status| (true, status))?;
+    check(second.0, issuer, local).map_err(|status| (false, status))?;
+    let ((first, a), (second, b)) = (first, second);
+    let same = first.nsid == second.nsid && first.first_block() == second.first_block();
+    // ACWU: one block.
+    if first.blocks() != 1 {
+        return Err((true, FIELD));
+    }
+    if !same || second.blocks() != 1 {
+        return Err((false, FIELD));
+    }
+    for (data, is_first) in [(a, true), (b, false)] {
+        if data.bytes() != bytes {
+            return Err((is_first, Status::SGL_LENGTH.dnr()));
+        }
+    }
+    Ok(bytes)
+}
+
+impl Commands {
+    /// A command with other flags than most: it may be one of a pair.
+    #[cold]
+    pub(super) fn begin_fused(&mut self, at: u32) -> Do {
+        let sqe = &self.ios[at as usize].sqe; // CAST: widening.
+        match (sqe.flags & (FUSE | PSDT) ^ PSDT_SGL, sqe.opcode) {
+            (FUSE_FIRST, opcode::COMPARE) => Do::First,
+            (FUSE_SECOND, opcode::WRITE) => Do::Refuse(Status::MISSING_FUSED.dnr()),
+            _ => Do::Refuse(Status::INVALID_FIELD.dnr()),
+        }
+    }
+
+    /// A command comes behind the first of a pair. Returns true if it is the second; then both go on. Otherwise the
+    /// first is to be refused, and the command begins.
+    pub(crate) fn is_second(&self, at: u32) -> bool {
+        let sqe = &self.ios[at as usize].sqe; // CAST: widening.
+        sqe.flags & FUSE == FUSE_SECOND && sqe.opcode == opcode::WRITE
+    }
+
+    /// Both of a pair are here.
+    #[cold]
+    pub(crate) fn pair(&mut self, first: u32, second: u32, issuer: &Issuer<'_>) -> Do {
+        let [a, b] = [first, second].map(|at| &self.ios[at as usize]); // CAST: widening.
+        let pair = [(&a.sqe, a.data), (&b.sqe, b.data)];
+        let checked = match self.lists.namespace(issuer.list, a.sqe.nsid.get()) {
+            Some(local) => check_pair(pair, issuer, local),
+            None => Err((true, Status::INVALID_NAMESPACE.dnr())),
+        };
+        match checked {
+            Ok(bytes) => {
+                for (at, other) in [(first, second), (second, first)] {
+                    let io = &mut self.ios[at as usize]; // CAST: widening.
+                    io.bytes = bytes;
+                    io.partner = Some(other);
+                }
+                for at in [second, first] {
+                    let io = &mut self.ios[at as usize]; // CAST: widening.
+                    let needs = io.needs();
+                    let act = if self.buffers.has(issuer.owner, needs) || needs == 0 {
+                        io.take_buffers(|| self.buffers.take(issuer.owner));
+                        self.drive(at, Event::Placed { is_late: false }, issuer)
+                    } else {
+                        io.step(Step::NoBuffer);
+                        self.buffers.wait(at, issuer.owner, needs);
+                        Do::Wait
+                    };
+                    self.others.push((at, act));
+                }
+            }
+            Err((is_first, status)) => {
+                let (fails, other) = if is_first {
+                    (first, second)
+                } else {
+                    (second, first)
+                };
+                self.others.push((fails, Do::Refuse(status)));
+                let status = Status::FAILED_FUSED.dnr();
+                self.others.push((other, Do::Refuse(status)));
+            }
+        }
+        Do::Others
+    }
+
+    /// One of a pair is ready.
+    #[cold]
+    pub(super) fn join(&mut self, at: u32, issuer: &Issuer<'_>) -> Do {
+        let io = &mut self.ios[at as usize]; // CAST: widening.
+        let is_first = io.sqe.opcode == opcode::COMPARE;
+        let Some(partner) = io.partner else {
+            return Do::Refuse(Status::INTERNAL.dnr());
+        };
+        // CAST: widening.
+        let is_partner_ready = self.ios[partner as usize].state() == State::Paired;
+        if !is_partner_ready || !is_first {
+            self.ios[at as usize].step(Step::Pair); // CAST: widening.
+        }
+        if !is_partner_ready {
+            return Do::Wait;
+        }
+        let first = if is_first { at } else { partner };
+        let io = &mut self.ios[first as usize]; // CAST: widening.
+        if !is_first {
+            io.step(Step::Join);
+        }
+        let act = match self.lists.namespace(issuer.list, io.sqe.nsid.get()) {
+            Some(local) => Do::Lock(Arc::clone(&local.namespace)),
+            None => Do::Refuse(Status::INVALID_NAMESPACE.dnr()),
+        };
+        self.others.push((first, act));
+        Do::Others
+    }
+
+    /// The transport has locked the block of the first of a pair, or another pair has.
+    pub(crate) fn lock(&mut self, at: u32, lock: Option<Arc<Lock>>) {
+        let io = &mut self.ios[at as usize]; // CAST: widening.
+        match lock {
+            Some(lock) => {
+                io.lock = Some(lock);
+                io.step(Step::Lock);
+            }
+            None => self.block(at),
+        }
+    }
+
+    /// A command waits until a lock is gone.
+    #[cold]
+    pub(super) fn block(&mut self, at: u32) {
+        self.ios[at as usize].step(Step::Block); // CAST: widening.
+        self.blocked.push(at);
+    }
+
+    /// No worker has a write at the block of this command: it is compared.
+    pub(crate) fn locked(&mut self, at: u32, issuer: Option<&Issuer<'_>>) -> Do {
+        let io = &mut self.ios[at as usize]; // CAST: widening.
+        io.step(Step::Locked);
+        match issuer {
+            Some(issuer) if io.partner.is_some() && !io.is_orphan => {
+                self.drive(at, Event::Locked, issuer)
+            }
+            // Its connection has ended meanwhile, and its partner's with it.
+            _ => Do::Drop,
+        }
+    }
+
+    /// The first of a pair was equal: the second is written, if that is permitted still, and has the lock now.
+    #[cold]
+    pub(crate) fn compared(&mut self, first: u32, issuer: &Issuer<'_>) -> Do {
+        let one = &mut self.ios[first as usize]; // CAST: widening.
+        let lock = one.lock.take();
+        let Some(second) = one.partner.take() else {
+            return Do::Refuse(Status::INTERNAL.dnr());
+        };
+        let other = &mut self.ios[second as usize]; // CAST: widening.
+        other.partner = None;
+        other.step(Step::Join);
+        let locked = lock.as_ref().map(|lock| lock.namespace().serial());
+        let permitted = match self.lists.namespace(issuer.list, other.sqe.nsid.get()) {
+            Some(local) if locked == Some(local.namespace.serial()) => {
+                check(&other.sqe, issuer, local).map(|_| ())
+            }
+            Some(_) | None => Err(Status::INVALID_NAMESPACE.dnr()),
+        };
+        if let Err(status) = permitted {
+            // It unlocks the block when its answer has left.
+            self.ios[first as usize].lock = lock; // CAST: widening.
+            self.others.push((second, Do::Refuse(status)));
+            self.others
+                .push((first, Do::Refuse(Status::FAILED_FUSED.dnr())));
+            return Do::Others;
+        }
+        other.lock = lock;
+        let act = self.ios[first as usize].done(); // CAST: widening.
+        self.others.push((first, act));
+        let act = self.drive(second, Event::Joined, issuer);
+        self.others.push((second, act));
+        Do::Others
+    }
+
+    /// A command is refused. Returns its partner if that fails now, too; one whose data has not come fails later.
+    #[cold]
+    pub(crate) fn fail_partner(&mut self, at: u32) -> Option<u32> {
+        let partner = self.ios[at as usize].partner.take()?; // CAST: widening.
+        let io = &mut self.ios[partner as usize]; // CAST: widening.
+        io.partner = None;
+        if io.state() == State::Paired {
+            io.step(Step::Join);
+            return Some(partner);
+        }
+        io.work = Work::Abandoned;
+        None
+    }
+
+    #[cold]
+    pub(super) fn release_pair(&mut self, at: u32) -> Option<Arc<Lock>> {
+        let io = &mut self.ios[at as usize]; // CAST: widening.
+        let (partner, lock) = (io.partner.take(), io.lock.take());
+        if let Some(partner) = partner {
+            self.ios[partner as usize].partner = None; // CAST: widening.
+        }
+        lock
+    }
+
+    /// Returns whether a disk has a write at a lock's block.
+    pub(crate) fn writes_at(&self, lock: &Lock) -> bool {
+        let serial = lock.namespace().serial();
+        self.ios.iter().any(|io| {
+            io.state() == State::Executing
+                && io.sqe.may_write(lock.block())
+                && io.used.serial == serial
+        })
+    }
+
+    /// A lock is gone: the commands that met one, which the transport drives with [`Event::Unblocked`].
+    pub(crate) fn take_blocked(&mut self) -> Vec<u32> {
+        core::mem::take(&mut self.blocked)
+    }
+}

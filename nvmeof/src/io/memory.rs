@@ -1,0 +1,102 @@
+//! The memory that commands' data is in.
+//!
+//! Each command has a page of 4 KiB of its own, in which data in the capsule arrives, too. Longer data is in buffers of
+//! 128 KiB ([`super::buffers`]). Zeros are 128 KiB that nothing writes: the data of a null disk.
+
+use udapl::DmaBuffer;
+use zerocopy::FromBytes;
+
+use crate::model::{IN_CAPSULE, MAX_TRANSFER};
+
+/// Bytes of a page. Disks need memory aligned to it.
+pub(crate) const PAGE: u32 = IN_CAPSULE;
+
+/// Where data is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DataBuffer {
+    /// The page of the command with this number.
+    Page(u32),
+    /// The buffer with this number.
+    Buffer(u32),
+    /// Zeros, for reading only.
+    Zeros,
+}
+
+/// Offsets of pages in one region, and of buffers and zeros in another one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    /// Offset of the first page, in bytes.
+    pub pages_at: u32,
+    /// Number of buffers. Zeros are behind them.
+    pub buffers: u32,
+}
+
+impl Layout {
+    /// Offset of a page in the first region, in bytes.
+    #[inline]
+    pub(crate) const fn page_at(self, io: u32) -> u32 {
+        self.pages_at + io * PAGE
+    }
+
+    /// Returns whether data is in the second region, and its offset there in bytes.
+    #[inline]
+    pub(crate) const fn of(self, data: DataBuffer) -> (bool, u32) {
+        match data {
+            DataBuffer::Page(io) => (false, self.page_at(io)),
+            DataBuffer::Buffer(buffer) => (true, buffer * MAX_TRANSFER),
+            DataBuffer::Zeros => (true, self.buffers * MAX_TRANSFER),
+        }
+    }
+}
+
+/// The memory of a worker's commands.
+pub(crate) struct Memory {
+    pages: DmaBuffer,
+    buffers: DmaBuffer,
+    layout: Layout,
+}
+
+impl Memory {
+    /// `pages` and `buffers` are as long as `layout` needs; `buffers` is zeroed.
+    pub(crate) const fn new(pages: DmaBuffer, buffers: DmaBuffer, layout: Layout) -> Self {
+        Self {
+            pages,
+            buffers,
+            layout,
+        }
+    }
+
+    /// The memory that data is in, and its offset there in bytes.
+    #[inline]
+    pub(crate) const fn at(&self, data: DataBuffer) -> (&DmaBuffer, usize) {
+        let (is_in_buffers, offset) = self.layout.of(data);
+        let buffer = if is_in_buffers {
+            &self.buffers
+        } else {
+            &self.pages
+        };
+        (buffer, offset as usize) // CAST: widening.
+    }
+
+    /// Copies entries of a list out of data of this many bytes. A list is read once: later reads could differ.
+    pub(crate) fn list<T: FromBytes>(&self, data: DataBuffer, bytes: u32) -> Vec<T> {
+        let (buffer, from) = self.at(data);
+        let count = bytes as usize / size_of::<T>(); // CAST: widening.
+        let entries = (0..count).map(|entry| from + entry * size_of::<T>());
+        entries.map(|at| buffer.read_obj(at)).collect()
+    }
+
+    /// Returns whether two places hold the same bytes.
+    pub(crate) fn is_equal(&self, one: DataBuffer, other: DataBuffer, bytes: u32) -> bool {
+        /// Bytes compared at a time.
+        const CHUNK: usize = 512;
+        let ((one, a), (other, b)) = (self.at(one), self.at(other));
+        let (mut left, mut right) = ([0; CHUNK], [0; CHUNK]);
+        // CAST: widening.
+        (0..bytes as usize).step_by(CHUNK).all(|from| {
+            one.read_bytes(a + from, &mut left);
+            other.read_bytes(b + from, &mut right);
+            left == right
+        })
+    }
+}

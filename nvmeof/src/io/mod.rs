@@ -1,0 +1,292 @@
+//! I/O commands without a wire: what a command of an I/O queue does, whatever it came by.
+//!
+//! ```text
+//!   transport (serve: RDMA; tests: a loop)
+//!      |  begin, fetched, disk_done, ...            ^  Do::{Fetch, Put, Respond, Refuse, Model, ...}
+//!      v                                            |
+//!   Commands   a worker's table of commands; carries out Do::{Buffer, Disk} itself
+//!      |  Event                                     ^  Do
+//!      v                                            |
+//!   Io::next   one command: its checks, its states, its steps. It acts on nothing
+//! ```
+//!
+//! A command goes this way:
+//!
+//! ```text
+//!   received    Is it inside the namespace? May the host do it? Has the data the right length?
+//!   Buffer      Up to 4 KiB are in the command's own page. More is in a buffer, which it may have to wait for
+//!   Fetch       Data from the host, unless it came in the capsule
+//!   execute     Disk: one operation, several at once, or one after the other
+//!   Put         Data to the host; then the response
+//! ```
+//!
+//! The transport names the queue of a command by an [`Issuer`], once for each event; [`Commands`] looks its namespace
+//! up, once for each event. A read on a disk has two events, and the second one, the disk's, needs neither.
+
+mod buffers;
+mod command;
+mod disks;
+mod fused;
+mod lock;
+mod memory;
+mod namespaces;
+mod permit;
+mod state;
+mod steps;
+#[cfg(test)]
+mod tests;
+mod work;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+pub(crate) use buffers::{Buffers, Owner};
+pub(crate) use command::{Do, Event, Io, QueueId};
+pub(crate) use disks::{Disks, Ended};
+pub(crate) use lock::{Lock, LockOwner};
+pub(crate) use memory::{DataBuffer, Layout, Memory, PAGE};
+pub(crate) use namespaces::LocalLists;
+pub(crate) use permit::Issuer;
+pub(crate) use state::{State, Step};
+
+use crate::nvme::Status;
+use crate::nvme::command::{ALL_NAMESPACES, FUSE, PSDT, PSDT_SGL, io as opcode};
+use command::Here;
+use permit::{permit, status_of};
+
+/// The commands of a worker, with what they need: namespaces, buffers, disks.
+pub(crate) struct Commands {
+    pub ios: Vec<Io>,
+    pub lists: LocalLists,
+    pub buffers: Buffers,
+    pub memory: Memory,
+    pub disks: Disks,
+    /// Writes that met a locked block.
+    blocked: Vec<u32>,
+    /// Commands for which something is done because of another one, in order.
+    others: Vec<(u32, Do)>,
+    is_any_lost: Arc<AtomicBool>,
+}
+
+impl Commands {
+    /// A table of `count` commands.
+    pub(crate) fn new(count: u32, buffers: u32, memory: Memory, disks: Disks) -> Self {
+        let is_any_lost = Arc::new(AtomicBool::new(false));
+        Self {
+            ios: (0..count)
+                .map(|number| Io::new(number, &is_any_lost))
+                .collect(),
+            lists: LocalLists::default(),
+            buffers: Buffers::new(buffers),
+            memory,
+            disks,
+            blocked: Vec::new(),
+            others: Vec::new(),
+            is_any_lost,
+        }
+    }
+
+    /// A command of an I/O queue begins; its fields `sqe` and `data` are set.
+    #[inline]
+    pub(crate) fn begin(&mut self, at: u32, issuer: &Issuer<'_>) -> Do {
+        let io = &self.ios[at as usize]; // CAST: widening.
+        if io.sqe.flags & (FUSE | PSDT) != PSDT_SGL {
+            return self.begin_fused(at);
+        }
+        if io.sqe.opcode == opcode::FLUSH && io.sqe.nsid.get() == ALL_NAMESPACES {
+            return self.flush_all(at, issuer);
+        }
+        self.drive(at, Event::Received, issuer)
+    }
+
+    /// An event of a command: returns what the transport does for it.
+    #[inline]
+    pub(crate) fn drive(&mut self, at: u32, mut event: Event, issuer: &Issuer<'_>) -> Do {
+        let io = &mut self.ios[at as usize]; // CAST: widening.
+        let Some(local) = self.lists.namespace(issuer.list, io.sqe.nsid.get()) else {
+            return Do::Refuse(Status::INVALID_NAMESPACE.dnr());
+        };
+        loop {
+            let here = Here {
+                issuer,
+                local,
+                memory: &self.memory,
+            };
+            match io.next(event, &here) {
+                Do::Buffer(count) => {
+                    if !self.buffers.has(issuer.owner, count) {
+                        io.step(Step::NoBuffer);
+                        self.buffers.wait(at, issuer.owner, count);
+                        return Do::Wait;
+                    }
+                    io.take_buffers(|| self.buffers.take(issuer.owner));
+                    event = Event::Placed { is_late: false };
+                }
+                Do::Disk(operation) => {
+                    let operation = operation.of_file(&self.memory);
+                    return match self.disks.ask(&local.handle, operation, at) {
+                        Ok(count) => {
+                            io.pending = count;
+                            io.step(Step::Execute);
+                            Do::Wait
+                        }
+                        Err(error) => Do::Refuse(status_of(&error, io.sqe.opcode)),
+                    };
+                }
+                Do::DiskEach(operations) => {
+                    let mut asked = 0;
+                    for operation in operations {
+                        let operation = operation.of_file(&self.memory);
+                        match self.disks.ask(&local.handle, operation, at) {
+                            Ok(count) => asked += count,
+                            // Earlier ones are at the disk. The error is answered when they have ended.
+                            Err(error) if asked != 0 => {
+                                io.status = status_of(&error, io.sqe.opcode);
+                                break;
+                            }
+                            Err(error) => return Do::Refuse(status_of(&error, io.sqe.opcode)),
+                        }
+                    }
+                    io.pending = asked;
+                    io.step(Step::Execute);
+                    return Do::Wait;
+                }
+                Do::Block => {
+                    self.block(at);
+                    return Do::Wait;
+                }
+                Do::Pair => return self.join(at, issuer),
+                Do::Compared => return self.compared(at, issuer),
+                act => return act,
+            }
+        }
+    }
+
+    /// Buffers are free for a command that waited for them.
+    pub(crate) fn buffer_free(&mut self, at: u32, issuer: &Issuer<'_>) -> Do {
+        let io = &mut self.ios[at as usize]; // CAST: widening.
+        io.take_buffers(|| self.buffers.take(issuer.owner));
+        self.drive(at, Event::Placed { is_late: true }, issuer)
+    }
+
+    /// A disk has done an operation of a command.
+    pub(crate) fn disk_done(&mut self, ended: Ended) -> Do {
+        let io = &mut self.ios[ended.io as usize]; // CAST: widening.
+        match ended.result {
+            Ok(bytes) => io.moved = u32::try_from(bytes).unwrap_or(u32::MAX),
+            Err(error) => {
+                let (nsid, opcode) = (io.sqe.nsid.get(), io.sqe.opcode);
+                tracing::warn!(nsid, opcode, %error, "disk");
+                io.status = status_of(&error, opcode);
+                io.moved = 0;
+            }
+        }
+        io.pending -= 1;
+        if io.pending != 0 {
+            return Do::Wait;
+        }
+        io.step(Step::DiskDone);
+        let (is_done, opcode, bytes) = (
+            io.status.is_success() && !io.is_orphan && io.moved == io.bytes,
+            io.sqe.opcode,
+            io.bytes,
+        );
+        if is_done && let Some(local) = self.lists.noted(io.used) {
+            local.count(opcode, bytes);
+        }
+        io.disk_done(&self.memory)
+    }
+
+    /// Flush of all namespaces: none of them is flushed if one of them may not be.
+    fn flush_all(&mut self, at: u32, issuer: &Issuer<'_>) -> Do {
+        let io = &mut self.ios[at as usize]; // CAST: widening.
+        let refused = self
+            .lists
+            .all(issuer.list)
+            .find_map(|local| permit(opcode::FLUSH, issuer, local).err());
+        if let Some(status) = refused {
+            return Do::Refuse(status);
+        }
+        let mut asked = 0;
+        for local in self.lists.all(issuer.list) {
+            let operation = udapl::reactor::FileOperation::Sync;
+            match self.disks.ask(&local.handle, operation, at) {
+                Ok(count) => asked += count,
+                Err(error) => io.status = status_of(&error, opcode::FLUSH),
+            }
+        }
+        if asked != 0 {
+            io.step(Step::Ready);
+            io.step(Step::Execute);
+            io.pending = asked;
+            return Do::Wait;
+        }
+        if !io.status.is_success() {
+            return Do::Refuse(io.status);
+        }
+        io.done()
+    }
+
+    /// Commands for which something is done because of what another command did, in order.
+    #[cold]
+    pub(crate) fn take_others(&mut self) -> Vec<(u32, Do)> {
+        core::mem::take(&mut self.others)
+    }
+
+    /// Gives back what a command has. Returns its lock, which the transport unlocks.
+    #[inline]
+    pub(crate) fn release(&mut self, at: u32) -> Option<Arc<Lock>> {
+        let io = &mut self.ios[at as usize]; // CAST: widening.
+        if let Some(DataBuffer::Buffer(buffer)) = io.buffer.take() {
+            self.buffers.give_back(buffer);
+        }
+        if let Some(buffer) = io.second.take() {
+            self.buffers.give_back(buffer);
+        }
+        if io.partner.is_none() && io.lock.is_none() {
+            return None;
+        }
+        self.release_pair(at)
+    }
+
+    /// A command's connection has ended. Returns true if nothing else has the command, which is dropped then; otherwise
+    /// it ends when the adapter, the disk or the lock's other workers are done with it.
+    pub(crate) fn orphan(&mut self, at: u32) -> bool {
+        let io = &mut self.ios[at as usize]; // CAST: widening.
+        match io.state() {
+            State::NeedBuffer => {
+                self.buffers.forget(at);
+                true
+            }
+            State::Blocked => {
+                self.blocked.retain(|one| *one != at);
+                true
+            }
+            State::New
+            | State::ReadyToExecute
+            | State::Paired
+            | State::Executed
+            | State::ReadyToComplete => true,
+            State::Fetching | State::Executing | State::Locking | State::Completing => {
+                io.is_orphan = true;
+                false
+            }
+            State::Free | State::Lost => false,
+        }
+    }
+
+    /// Returns true, once, if a command is lost.
+    #[inline]
+    pub(crate) fn is_any_lost(&self) -> bool {
+        self.is_any_lost.load(Ordering::Relaxed)
+    }
+
+    /// The lost commands that were not returned before: number, state, and the step that the state did not have.
+    #[cold]
+    pub(crate) fn take_lost(&mut self) -> Vec<(u32, State, Step)> {
+        self.is_any_lost.store(false, Ordering::Relaxed);
+        let all = (0..).zip(&mut self.ios);
+        all.filter_map(|(at, io)| io.mistake.take().map(|(state, step)| (at, state, step)))
+            .collect()
+    }
+}

@@ -1,0 +1,236 @@
+//! Commands that take a disk several steps.
+//!
+//! Ranges of Dataset Management are asked for at once. Verify and Copy go through their second buffer a piece at a
+//! time, and each piece is permitted anew: since the last one the namespace may have become protected, reserved by
+//! another host, out of reach, shorter, or another one.
+//!
+//! A list of ranges is read once, out of memory that the host's data arrives in, and then checked and used from that
+//! one copy: ranges that could change after the check would be unchecked ones.
+
+use super::command::{Do, Here, Io, Operation};
+use super::memory::{DataBuffer, Memory};
+use super::permit::{check_copy, inside, permit};
+use super::work::{Copy, Work};
+use crate::disk::Handle;
+use crate::model::MAX_TRANSFER;
+use crate::nvme::Status;
+use crate::nvme::command::{CopyRange, Range, io as opcode};
+
+/// Attribute of Dataset Management: deallocate. The others are hints.
+const DEALLOCATE: u32 = 1 << 2;
+
+impl Io {
+    /// Begins a command of several steps.
+    pub(super) fn begin_steps(&mut self, here: &Here<'_>) -> Do {
+        let begun = match self.sqe.opcode {
+            opcode::COMPARE => self.read_to_compare(here),
+            opcode::DATASET_MANAGEMENT => self.deallocate(here),
+            opcode::VERIFY => {
+                let next = self.sqe.first_block();
+                let end = next + u64::from(self.sqe.blocks());
+                self.work = Work::Verify { next, end };
+                self.verify(here)
+            }
+            opcode::COPY => self.begin_copy(here),
+            _ => Err(Status::INVALID_OPCODE.dnr()),
+        };
+        begun.unwrap_or_else(Do::Refuse)
+    }
+
+    /// Goes on with a command whose last step is done.
+    pub(super) fn again(&mut self, here: &Here<'_>) -> Do {
+        if self.used.serial != here.local.namespace.serial() {
+            return Do::Refuse(Status::INVALID_NAMESPACE.dnr());
+        }
+        let next = match &self.work {
+            Work::Verify { .. } => self.verified(here),
+            Work::Copy(_) => self.copied(here),
+            Work::Single | Work::Abandoned => Err(Status::INTERNAL.dnr()),
+        };
+        next.unwrap_or_else(Do::Refuse)
+    }
+
+    /// The block of a pair is locked: it is read, and compared.
+    pub(super) fn locked(&mut self, here: &Here<'_>) -> Do {
+        let locked = self.lock.as_ref().map(|lock| lock.namespace().serial());
+        let now = here.local.namespace.serial();
+        if locked != Some(now) {
+            return Do::Refuse(Status::INVALID_NAMESPACE.dnr());
+        }
+        self.used =
+            super::namespaces::LocalLists::used(here.issuer.list, self.sqe.nsid.get(), here.local);
+        self.read_to_compare(here).unwrap_or_else(Do::Refuse)
+    }
+
+    fn read_to_compare(&mut self, here: &Here<'_>) -> Result<Do, Status> {
+        let (first, blocks) = (self.sqe.first_block(), self.sqe.blocks());
+        let read = self.piece(here, first, blocks, false)?;
+        if matches!(here.local.handle, Handle::Null) {
+            return Ok(self.compare(DataBuffer::Zeros, here.memory));
+        }
+        Ok(read)
+    }
+
+    /// Compares the host's data with the second buffer.
+    pub(super) fn compare_second(&mut self, memory: &Memory) -> Do {
+        match self.second {
+            Some(buffer) => self.compare(DataBuffer::Buffer(buffer), memory),
+            None => Do::Refuse(Status::INTERNAL.dnr()),
+        }
+    }
+
+    /// Compares the host's data with a disk's. The first of a pair is followed by the second if they are equal.
+    pub(super) fn compare(&mut self, blocks: DataBuffer, memory: &Memory) -> Do {
+        let is_equal = |sent| memory.is_equal(sent, blocks, self.bytes);
+        if !self.buffer.is_some_and(is_equal) {
+            return Do::Refuse(Status::COMPARE.dnr());
+        }
+        if self.partner.is_some() {
+            Do::Compared
+        } else {
+            self.done()
+        }
+    }
+
+    /// Blocks between a disk and the second buffer, if they are permitted now.
+    fn piece(
+        &self,
+        here: &Here<'_>,
+        first: u64,
+        blocks: u32,
+        is_write: bool,
+    ) -> Result<Do, Status> {
+        let local = here.local;
+        permit(self.sqe.opcode, here.issuer, local)?;
+        inside(&local.namespace, first, blocks.into())?;
+        let buffer = DataBuffer::Buffer(self.second.ok_or(Status::INTERNAL.dnr())?);
+        let shift = local.namespace.shift();
+        let (offset, bytes) = (first << shift, blocks << shift);
+        Ok(Do::Disk(if is_write {
+            Operation::Write {
+                offset,
+                bytes,
+                from: buffer,
+                through: self.sqe.is_forced(),
+            }
+        } else {
+            Operation::Read {
+                offset,
+                bytes,
+                to: buffer,
+            }
+        }))
+    }
+
+    fn deallocate(&mut self, here: &Here<'_>) -> Result<Do, Status> {
+        if self.sqe.cdw11.get() & DEALLOCATE == 0 {
+            // Hints.
+            return Ok(self.done());
+        }
+        let namespace = &*here.local.namespace;
+        let list = self.buffer.map(|list| here.memory.list(list, self.bytes));
+        let ranges: Vec<Range> = list.unwrap_or_default();
+        for range in &ranges {
+            inside(namespace, range.first.get(), range.blocks.get().into())?;
+        }
+        let shift = namespace.shift();
+        let wanted = ranges.iter().filter(|range| range.blocks.get() != 0);
+        let operations: Vec<Operation> = wanted
+            .map(|range| Operation::Deallocate {
+                offset: range.first.get() << shift,
+                bytes: u64::from(range.blocks.get()) << shift,
+            })
+            .collect();
+        if operations.is_empty() || !namespace.disk().deallocates() {
+            return Ok(self.done());
+        }
+        Ok(Do::DiskEach(operations))
+    }
+
+    /// Reads the next piece of a Verify.
+    fn verify(&mut self, here: &Here<'_>) -> Result<Do, Status> {
+        let Work::Verify { next, end } = self.work else {
+            return Err(Status::INTERNAL.dnr());
+        };
+        if next >= end {
+            return Ok(self.done());
+        }
+        let most = MAX_TRANSFER >> here.local.namespace.shift();
+        let blocks = u32::try_from(end - next).map_or(most, |left| left.min(most));
+        self.piece(here, next, blocks, false)
+    }
+
+    fn verified(&mut self, here: &Here<'_>) -> Result<Do, Status> {
+        let blocks = self.moved >> here.local.namespace.shift();
+        // The disk has become shorter, perhaps in the middle of a block.
+        if blocks == 0 {
+            return Err(Status::LBA_RANGE.dnr());
+        }
+        if let Work::Verify { next, .. } = &mut self.work {
+            *next += u64::from(blocks);
+        }
+        self.verify(here)
+    }
+
+    fn begin_copy(&mut self, here: &Here<'_>) -> Result<Do, Status> {
+        let list = self.buffer.map(|list| here.memory.list(list, self.bytes));
+        let ranges: Vec<CopyRange> = list.unwrap_or_default();
+        check_copy(&self.sqe, &ranges, &here.local.namespace)?;
+        let ranges = ranges
+            .iter()
+            .map(|one| (one.first.get(), u32::from(one.blocks.get()) + 1));
+        self.work = Work::Copy(Box::new(Copy {
+            ranges: ranges.collect(),
+            range: 0,
+            done: 0,
+            written: 0,
+            blocks: 0,
+            is_writing: false,
+        }));
+        self.copy(here)
+    }
+
+    /// The next step of a Copy: a piece of a range is read, or the piece that was read is written.
+    fn copy(&mut self, here: &Here<'_>) -> Result<Do, Status> {
+        let Work::Copy(copy) = &mut self.work else {
+            return Err(Status::INTERNAL.dnr());
+        };
+        let Some((first, blocks)) = copy.ranges.get(copy.range).copied() else {
+            return Ok(self.done());
+        };
+        let most = MAX_TRANSFER >> here.local.namespace.shift();
+        copy.blocks = (blocks - copy.done).min(most);
+        let (blocks, is_writing) = (copy.blocks, copy.is_writing);
+        let first = if is_writing {
+            self.sqe.first_block() + u64::from(copy.written)
+        } else {
+            first + u64::from(copy.done)
+        };
+        self.piece(here, first, blocks, is_writing)
+    }
+
+    /// A step of a Copy is done.
+    fn copied(&mut self, here: &Here<'_>) -> Result<Do, Status> {
+        let Work::Copy(copy) = &mut self.work else {
+            return Err(Status::INTERNAL.dnr());
+        };
+        // The disk has become shorter. The rest of the buffer is the data of an earlier command.
+        if self.moved != copy.blocks << here.local.namespace.shift() {
+            return Err(Status::LBA_RANGE.dnr());
+        }
+        if copy.is_writing {
+            copy.done += copy.blocks;
+            copy.written += copy.blocks;
+            if copy
+                .ranges
+                .get(copy.range)
+                .is_none_or(|(_, blocks)| copy.done >= *blocks)
+            {
+                copy.range += 1;
+                copy.done = 0;
+            }
+        }
+        copy.is_writing = !copy.is_writing;
+        self.copy(here)
+    }
+}

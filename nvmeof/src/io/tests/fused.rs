@@ -1,0 +1,178 @@
+//! Compare, and compare and write.
+
+use super::*;
+use crate::disk::faults::{LONGEST_DELAY, Of, Orders};
+use crate::nvme::command::{FUSE_FIRST, FUSE_SECOND};
+
+const FAILED: Status = Status::FAILED_FUSED.dnr();
+
+/// Sends a pair: block 9 is compared with bytes of one value, and written with bytes of another one.
+fn pair(host: &mut Loop, old: u8, new: u8) -> [u16; 2] {
+    host.host[..BLOCK].fill(old);
+    host.host[BLOCK..2 * BLOCK].fill(new);
+    let mut compare = transfer(opcode::COMPARE, 9, 1);
+    let mut write = transfer(opcode::WRITE, 9, 1);
+    compare.flags |= FUSE_FIRST;
+    write.flags |= FUSE_SECOND;
+    let first = host.send(compare, memory(0, BLOCK));
+    let second = host.send(write, memory(BLOCK, BLOCK));
+    [first.0, second.0]
+}
+
+fn answers(host: &mut Loop, sent: [u16; 2]) -> [Status; 2] {
+    sent.map(|cid| host.answer(cid))
+}
+
+#[test]
+fn a_comparison_tells_equal_blocks_from_others_also_behind_the_first_chunk() {
+    for source in [Source::Memory(BYTES), Source::Null(BYTES)] {
+        let mut host = Loop::new(source);
+        let mut data = vec![0; 2 * BLOCK];
+        host.host[..2 * BLOCK].copy_from_slice(&data);
+        let sqe = transfer(opcode::COMPARE, 4, 2);
+        assert_eq!(host.command(sqe, memory(0, 2 * BLOCK)), DONE);
+        data[2 * BLOCK - 1] = 1;
+        host.host[..2 * BLOCK].copy_from_slice(&data);
+        let status = host.command(sqe, memory(0, 2 * BLOCK));
+        assert_eq!(status, Status::COMPARE.dnr());
+        host.assert_free();
+    }
+}
+
+#[test]
+fn a_pair_writes_what_it_found_equal_and_fails_as_a_whole_otherwise() {
+    let mut host = Loop::new(Source::Memory(BYTES));
+    let sent = pair(&mut host, 0, 1);
+    assert_eq!(answers(&mut host, sent), [DONE, DONE]);
+    assert_eq!(host.blocks(9, 1), [1]);
+    let sent = pair(&mut host, 0, 2);
+    assert_eq!(answers(&mut host, sent), [Status::COMPARE.dnr(), FAILED]);
+    assert_eq!(host.blocks(9, 1), [1]);
+    // A first without a second.
+    let mut compare = transfer(opcode::COMPARE, 9, 1);
+    compare.flags |= FUSE_FIRST;
+    let (alone, _) = host.send(compare, memory(0, BLOCK));
+    assert_eq!(host.blocks(9, 1), [1]);
+    assert_eq!(host.answer(alone), Status::MISSING_FUSED.dnr());
+    host.assert_free();
+}
+
+/// The data of either one may come first.
+#[test]
+fn a_pair_waits_for_the_data_of_both_in_either_order() {
+    for is_reversed in [false, true] {
+        let mut host = Loop::new(Source::Memory(BYTES));
+        host.holds_fetches = true;
+        let sent = pair(&mut host, 0, 1);
+        host.turn();
+        assert!(host.answers.is_empty());
+        if is_reversed {
+            host.fetches.reverse();
+        }
+        host.fetch();
+        assert_eq!(answers(&mut host, sent), [DONE, DONE], "{is_reversed}");
+        host.holds_fetches = false;
+        assert_eq!(host.blocks(9, 1), [1]);
+        host.assert_free();
+    }
+}
+
+/// A write to the block, one beside it, and a second pair, while a pair is between its comparison and its write.
+#[test]
+fn a_pair_keeps_writes_and_other_pairs_away_from_its_block_and_from_no_other() {
+    let mut host = Loop::new(Source::Faulty(BYTES));
+    let namespace = host.namespace();
+    let faults = namespace.disk().faults().expect("a faulty disk");
+    faults.order(Some(Orders {
+        of: Of::Reads,
+        delay: LONGEST_DELAY,
+        times: Some(1),
+        ..Orders::default()
+    }));
+    let first = pair(&mut host, 0, 1);
+    host.turn();
+    assert_eq!(namespace.locks(), [9]);
+    assert_eq!(host.write(10, &[3; BLOCK]), DONE);
+    host.host[8192..8192 + BLOCK].fill(4);
+    let write = transfer(opcode::WRITE, 9, 1);
+    let (blocked, at) = host.send(write, memory(8192, BLOCK));
+    assert_eq!(host.commands.ios[at as usize].state(), State::Blocked);
+    let second = pair(&mut host, 1, 2);
+    faults.order(None);
+    assert_eq!(answers(&mut host, first), [DONE, DONE]);
+    // The write has waited longer than the second pair, which finds another block than it expects.
+    assert_eq!(host.answer(blocked), DONE);
+    assert_eq!(answers(&mut host, second), [Status::COMPARE.dnr(), FAILED]);
+    assert_eq!(host.blocks(9, 1), [4]);
+    assert_eq!(host.blocks(10, 1), [3]);
+    assert_eq!(namespace.locks(), Vec::<u64>::new());
+    host.assert_free();
+}
+
+/// A disk has a write to the block: the pair compares after it.
+#[test]
+fn a_pair_waits_for_a_write_that_a_disk_has_already() {
+    let mut host = Loop::new(Source::Faulty(BYTES));
+    let namespace = host.namespace();
+    let faults = namespace.disk().faults().expect("a faulty disk");
+    faults.order(Some(Orders {
+        of: Of::Writes,
+        delay: LONGEST_DELAY,
+        times: Some(1),
+        ..Orders::default()
+    }));
+    host.host[8192..8192 + BLOCK].fill(1);
+    let (write, _) = host.send(transfer(opcode::WRITE, 9, 1), memory(8192, BLOCK));
+    let sent = pair(&mut host, 1, 2);
+    for _ in 0..100 {
+        host.turn();
+    }
+    assert_eq!(host.fences.len(), 1, "the lock is not passed");
+    faults.order(None);
+    assert_eq!(host.answer(write), DONE);
+    assert_eq!(answers(&mut host, sent), [DONE, DONE]);
+    assert_eq!(host.blocks(9, 1), [2]);
+    host.assert_free();
+}
+
+/// The namespace goes between the comparison and the write.
+#[test]
+fn a_pair_whose_namespace_goes_after_the_comparison_names_the_write_as_the_cause() {
+    let mut host = Loop::new(Source::Faulty(BYTES));
+    let namespace = host.namespace();
+    let faults = namespace.disk().faults().expect("a faulty disk");
+    faults.order(Some(Orders {
+        of: Of::Reads,
+        delay: LONGEST_DELAY,
+        times: Some(1),
+        ..Orders::default()
+    }));
+    let sent = pair(&mut host, 0, 1);
+    host.turn();
+    host.remove_namespace();
+    faults.order(None);
+    assert_eq!(
+        answers(&mut host, sent),
+        [FAILED, Status::INVALID_NAMESPACE.dnr()]
+    );
+    host.assert_free();
+}
+
+/// A connection ends while its pair waits for a lock.
+#[test]
+fn a_pair_whose_connection_ends_gives_its_lock_back() {
+    let mut host = Loop::new(Source::Memory(BYTES));
+    let _ = pair(&mut host, 0, 1);
+    let namespace = host.namespace();
+    assert_eq!(namespace.locks(), [9]);
+    for at in 0..COMMANDS {
+        if host.commands.orphan(at) {
+            host.carry_out(at, Do::Drop);
+        }
+    }
+    host.turn();
+    assert_eq!(namespace.locks(), Vec::<u64>::new());
+    assert!(host.answers.is_empty());
+    host.assert_free();
+    assert_eq!(host.blocks(9, 1), [0]);
+}

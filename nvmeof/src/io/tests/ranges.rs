@@ -1,0 +1,138 @@
+//! Ranges: what commands may reach, when they come and when they are executed.
+
+use super::*;
+use crate::nvme::log::Access;
+
+/// Blocks of the disk.
+const END: u64 = BYTES / BLOCK as u64;
+
+#[test]
+fn a_command_reaches_the_last_block_and_none_behind_it() {
+    let mut host = Loop::new(Source::Memory(BYTES));
+    assert_eq!(host.write(END - 1, &[5; BLOCK]), DONE);
+    assert_eq!(host.blocks(END - 2, 2), [0, 5]);
+    for (opcode, bytes) in [
+        (opcode::READ, 2 * BLOCK),
+        (opcode::WRITE, 2 * BLOCK),
+        (opcode::COMPARE, 2 * BLOCK),
+        (opcode::WRITE_ZEROES, 0),
+        (opcode::VERIFY, 0),
+    ] {
+        let status = host.command(transfer(opcode, END - 1, 2), memory(0, bytes));
+        assert_eq!(status, Status::LBA_RANGE.dnr(), "{opcode:#04x}");
+    }
+    // Descriptors of another length than the blocks'.
+    for bytes in [0, BLOCK, 3 * BLOCK] {
+        let status = host.command(transfer(opcode::READ, 0, 2), memory(0, bytes));
+        assert_eq!(status, Status::SGL_LENGTH.dnr(), "{bytes}");
+    }
+    host.assert_free();
+}
+
+#[test]
+fn a_deallocation_checks_all_its_ranges_before_it_begins() {
+    let mut host = Loop::new(Source::Memory(BYTES));
+    assert_eq!(host.write(4, &[5; 2 * BLOCK]), DONE);
+    let mut sqe = command(opcode::DATASET_MANAGEMENT);
+    (sqe.cdw10, sqe.cdw11) = (1.into(), 4.into());
+    // Attributes, blocks, first block of each (NVM Command Set, "Dataset Management").
+    let range = |first: u64, blocks: u32| {
+        let mut range = [0; 16];
+        range[4..8].copy_from_slice(&zerocopy::little_endian::U32::new(blocks).to_bytes());
+        range[8..].copy_from_slice(&zerocopy::little_endian::U64::new(first).to_bytes());
+        range
+    };
+    host.host[..32].copy_from_slice(&[range(4, 1), range(END, 1)].concat());
+    let status = host.command(sqe, memory(0, 32));
+    assert_eq!(status, Status::LBA_RANGE.dnr());
+    assert_eq!(host.blocks(4, 2), [5, 5]);
+    host.host[..32].copy_from_slice(&[range(4, 1), range(END, 0)].concat());
+    assert_eq!(host.command(sqe, memory(0, 32)), DONE);
+    assert_eq!(host.blocks(4, 2), [0, 5]);
+    host.assert_free();
+}
+
+/// Between the check of a write and the arrival of its data, its namespace goes, or becomes out of reach.
+#[test]
+fn a_write_is_checked_again_when_its_data_has_come() {
+    type Change = fn(&mut Loop);
+    let changes: [(Change, Status); 3] = [
+        (
+            |host| host.remove_namespace(),
+            Status::INVALID_NAMESPACE.dnr(),
+        ),
+        (
+            |host| {
+                let set = host.model.set_access(1, 1, Access::Inaccessible);
+                set.expect("a group");
+            },
+            Status::ANA_INACCESSIBLE,
+        ),
+        (
+            |host| {
+                host.remove_namespace();
+                host.add_namespace(Source::Memory(BLOCK as u64));
+            },
+            Status::LBA_RANGE.dnr(),
+        ),
+    ];
+    for (change, status) in changes {
+        let mut host = Loop::new(Source::Memory(BYTES));
+        host.holds_fetches = true;
+        let (cid, _) = host.send(transfer(opcode::WRITE, 4, 1), memory(0, BLOCK));
+        change(&mut host);
+        host.fetch();
+        assert_eq!(host.answer(cid), status);
+        host.assert_free();
+    }
+}
+
+/// A null disk's blocks are zeros, whatever the command's memory held before.
+#[test]
+fn a_read_of_a_null_disk_gives_zeros() {
+    for bytes in [BLOCK, 32 * BLOCK] {
+        let mut host = Loop::new(Source::Null(BYTES));
+        host.host[..bytes].fill(0xee);
+        let blocks = u32::try_from(bytes / BLOCK).expect("few");
+        let write = transfer(opcode::WRITE, 0, blocks);
+        assert_eq!(host.command(write, memory(0, bytes)), DONE);
+        assert_eq!(host.read(0, blocks), vec![0; bytes]);
+        host.assert_free();
+    }
+}
+
+#[test]
+fn commands_wait_for_buffers_and_go_on_in_order() {
+    let mut host = Loop::new(Source::Memory(BYTES));
+    host.holds_fetches = true;
+    let bytes = 16 * BLOCK;
+    let sent: Vec<_> = (0..12)
+        .map(|number| {
+            let write = transfer(opcode::WRITE, 16 * number, 16);
+            host.send(write, memory(0, bytes))
+        })
+        .collect();
+    let waiting = sent
+        .iter()
+        .filter(|(_, at)| host.commands.ios[*at as usize].state() == State::NeedBuffer);
+    assert_ne!(waiting.count(), 0);
+    for (cid, _) in sent {
+        host.fetch();
+        assert_eq!(host.answer(cid), DONE);
+    }
+    host.assert_free();
+}
+
+#[test]
+fn a_flush_and_a_verification_are_done_and_an_unknown_command_is_refused() {
+    let mut host = Loop::new(Source::Memory(BYTES));
+    assert_eq!(host.command(command(opcode::FLUSH), no_data()), DONE);
+    let mut all = command(opcode::FLUSH);
+    all.nsid = u32::MAX.into();
+    assert_eq!(host.command(all, no_data()), DONE);
+    let verify = transfer(opcode::VERIFY, 0, 1024);
+    assert_eq!(host.command(verify, no_data()), DONE);
+    let status = host.command(command(0xc0), no_data());
+    assert_eq!(status, Status::INVALID_OPCODE.dnr());
+    host.assert_free();
+}

@@ -1,0 +1,306 @@
+//! Responses: how they are posted, and what is free once they have left.
+
+use udapl::{CompletionFlags, ReturnType, RmrTriplet};
+
+use super::error::WorkerError;
+use super::queue::State;
+use super::worker::{Worker, cookie, kind};
+use crate::io::{Ended, Event, QueueId, State as IoState, Step};
+use crate::model::Moment;
+use crate::nvme::command::admin;
+use crate::nvme::sgl::Data;
+use crate::nvme::{Cqe, Status};
+
+impl Worker {
+    /// Refuses a command; it goes into the error log. The partner of a fused pair fails, too.
+    pub(super) fn refuse(&mut self, at: u32, status: Status) -> Result<(), WorkerError> {
+        self.over.refused += 1;
+        let io = &self.commands.ios[at as usize]; // CAST: widening.
+        if let Some(attached) = self
+            .queues
+            .get(io.queue)
+            .and_then(|queue| queue.attached.as_ref())
+            .filter(|one| one.number == 0 || !one.must_authenticate)
+        {
+            let (controller, number, sqe) = (attached.controller, attached.number, io.sqe);
+            self.target
+                .with(|model| model.note_error(controller, number, &sqe, status));
+        }
+        self.respond_with(at, status, 0);
+        match self.commands.fail_partner(at) {
+            Some(partner) => self.refuse(partner, Status::FAILED_FUSED.dnr()),
+            None => Ok(()),
+        }
+    }
+
+    /// Answers a command without data. The response is posted at the end of the turn.
+    pub(super) fn respond_with(&mut self, at: u32, status: Status, result: u64) {
+        self.commands.ios[at as usize].answer(status, result, false); // CAST: widening.
+        self.ready.push(at);
+    }
+
+    /// Posts the responses of a turn, those of one queue behind one doorbell. They leave in order, so the completion
+    /// of the last one stands for all; in a long run one of so many completes that the places of the others are not
+    /// missed.
+    pub(super) fn respond(&mut self) -> Result<(), WorkerError> {
+        let mut ready = core::mem::take(&mut self.ready);
+        let mut rest = &ready[..];
+        while let Some(first) = rest.first() {
+            let ios = &self.commands.ios;
+            let of = ios[*first as usize].queue; // CAST: widening.
+            let same = rest.iter().take_while(|io| ios[**io as usize].queue == of);
+            let (run, others) = rest.split_at(same.count());
+            rest = others;
+            self.respond_run(of, run)?;
+        }
+        ready.clear();
+        // Responses that found the send queue full are posted when a place is free.
+        ready.append(&mut self.ready);
+        self.ready = ready;
+        Ok(())
+    }
+
+    fn respond_run(&mut self, id: QueueId, run: &[u32]) -> Result<(), WorkerError> {
+        let Self {
+            ia,
+            commands,
+            memory,
+            queues,
+            ..
+        } = self;
+        let ios = &mut commands.ios;
+        let Some(queue) = queues.get_mut(id) else {
+            return Ok(());
+        };
+        // No more leave at once than the queue has entries: that is its share of places.
+        let (run, later) = run.split_at(run.len().min(queue.answers_left()));
+        if run.is_empty() {
+            queue.behind.extend(later);
+            return Ok(());
+        }
+        let mut posted = 0;
+        let (last, stretch) = (run.len() - 1, queue.stretch);
+        let without_head = queue.attached.as_ref().is_some_and(|one| one.without_head);
+        let (head, sqid) = (queue.head, queue.place.queue.into());
+        // A response without room is posted behind the others: hosts do not depend on the order of a queue's responses.
+        let full = ia.batch(queue.ep, |batch| {
+            let mut until_told = stretch;
+            for (number, at) in run.iter().enumerate() {
+                let io = &ios[*at as usize]; // CAST: widening.
+                let mut status = io.status;
+                if io.puts && status.is_success() {
+                    let local = io.buffer.and_then(|data| memory.slice(data, io.bytes));
+                    match (io.data, local) {
+                        (Data::Remote { address, key, .. }, Some(local)) => {
+                            let remote = RmrTriplet {
+                                rmr_context: key,
+                                target_address: address,
+                                segment_length: io.bytes.into(),
+                            };
+                            let named = cookie(*at, kind::PUT);
+                            let flags = CompletionFlags::SUPPRESS;
+                            batch.rdma_write(&[local], named, &remote, flags)?;
+                        }
+                        // Data without a local or a remote buffer.
+                        (Data::Remote { .. } | Data::None | Data::Capsule { .. }, _) => {
+                            status = Status::INTERNAL;
+                        }
+                    }
+                }
+                let sq_head = if without_head {
+                    // In the response to Connect, all ones grant that.
+                    u16::from(io.sqe.opcode == admin::FABRICS).wrapping_neg()
+                } else {
+                    head
+                };
+                let cqe = Cqe {
+                    result: io.result.into(),
+                    sq_head: sq_head.into(),
+                    sqid,
+                    cid: io.sqe.cid,
+                    status: status.field().into(),
+                };
+                let response = memory.respond(*at, &cqe);
+                until_told -= 1;
+                let flags = if number == last || until_told == 0 {
+                    until_told = stretch;
+                    CompletionFlags::empty()
+                } else {
+                    CompletionFlags::SUPPRESS
+                };
+                let named = cookie(*at, kind::RESPONSE);
+                match io.invalidates() {
+                    Some(key) => batch.send_invalidate(&[response], named, key, flags)?,
+                    None => batch.send(&[response], named, flags)?,
+                }
+                posted += 1;
+            }
+            Ok(())
+        });
+        for at in &run[..posted] {
+            ios[*at as usize].step(Step::Post); // CAST: widening.
+        }
+        queue.leaving.extend(&run[..posted]);
+        let left = &run[posted..];
+        match full {
+            Ok(()) => {}
+            Err(error) if error.return_type() == ReturnType::InsufficientResources => {
+                queue.behind.extend(left);
+            }
+            Err(error) => {
+                // The connection has ended.
+                tracing::debug!(worker = self.id, %error, "no answer");
+                for at in left {
+                    self.drop_io(*at)?;
+                }
+            }
+        }
+        if !later.is_empty()
+            && let Some(queue) = self.queues.get_mut(id)
+        {
+            queue.behind.extend(later);
+        }
+        Ok(())
+    }
+
+    /// A response has left, or failed, and those posted before it have left: each failure has a completion of its own.
+    pub(super) fn left(&mut self, at: u32, succeeded: bool) -> Result<(), WorkerError> {
+        let id = self.commands.ios[at as usize].queue; // CAST: widening.
+        loop {
+            let Some(queue) = self.queues.get_mut(id) else {
+                return Ok(());
+            };
+            let is_held = queue.share.is_guest()
+                || !queue.behind.is_empty()
+                || queue.state() == State::Ending;
+            loop {
+                let Some(first) = queue.leaving.pop_front() else {
+                    return Ok(());
+                };
+                let has_left = succeeded || first != at;
+                queue.was_heard |= has_left;
+                self.over.commands += u64::from(has_left);
+                let io = &mut self.commands.ios[first as usize]; // CAST: widening.
+                let began = io.began.take();
+                io.step(Step::Sent);
+                let is_plain = !is_held && began.is_none() && first < self.places && io.is_plain();
+                if !is_plain {
+                    if let Some(began) = began
+                        && has_left
+                    {
+                        self.end_time(first, began);
+                    }
+                    self.release(first)?;
+                    if first == at {
+                        return Ok(());
+                    }
+                    break;
+                }
+                io.buffer = None;
+                queue.outstanding -= 1;
+                self.over.here -= 1;
+                self.spare.push(first);
+                if first == at {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// The response of a timed command has left.
+    #[cold]
+    fn end_time(&mut self, at: u32, began: Moment) {
+        let io = &self.commands.ios[at as usize]; // CAST: widening.
+        let queue = self.queues.get(io.queue);
+        let attached = queue.and_then(|of| of.attached.as_ref());
+        if attached.is_some_and(|one| one.number != 0) {
+            let took = self.target.now().saturating_sub(began).as_nanos();
+            let took = u64::try_from(took).unwrap_or(u64::MAX);
+            self.member.times().add(io.sqe.opcode, took);
+        }
+    }
+
+    /// A command has ended: what it had is free, and its receive is posted again.
+    pub(super) fn release(&mut self, at: u32) -> Result<(), WorkerError> {
+        let io = &self.commands.ios[at as usize]; // CAST: widening.
+        if io.state() != IoState::Free {
+            // It is lost.
+            return Ok(());
+        }
+        let queue = io.queue;
+        if let Some(lock) = self.commands.release(at) {
+            self.target.unlock(&lock);
+        }
+        let is_event = at >= self.places;
+        if is_event {
+            self.spare_events.push(at);
+        } else {
+            self.spare.push(at);
+            self.over.here -= 1;
+        }
+        if let Some(of) = self.queues.get_mut(queue) {
+            if of.share.is_guest() {
+                self.admission.give_back(of.outstanding);
+            }
+            of.outstanding -= 1;
+            if let Some(next) = of.behind.pop_front() {
+                self.ready.push(next);
+            }
+            if of.state() == State::Ending {
+                return self.clear_away(queue);
+            }
+        }
+        if is_event {
+            self.event_told(queue);
+        }
+        Ok(())
+    }
+
+    /// Ends a command whose connection has ended, and that neither the adapter nor a disk has.
+    pub(super) fn drop_io(&mut self, at: u32) -> Result<(), WorkerError> {
+        self.commands.ios[at as usize].step(Step::Drop); // CAST: widening.
+        self.release(at)
+    }
+
+    /// A disk has done an operation.
+    pub(super) fn disk_done(&mut self, ended: Ended) -> Result<(), WorkerError> {
+        let at = ended.io;
+        let act = self.commands.disk_done(ended);
+        self.carry_out(at, act)
+    }
+
+    /// No worker has a write at the block of this command any more.
+    pub(super) fn locked(&mut self, at: u32) -> Result<(), WorkerError> {
+        let queue = self.queues.get(self.commands.ios[at as usize].queue); // CAST: widening.
+        let queue = queue.filter(|queue| queue.state() != State::Ending);
+        let issuer = queue.and_then(super::queue::Queue::issuer);
+        let act = self.commands.locked(at, issuer.as_ref());
+        self.carry_out(at, act)
+    }
+
+    /// Another worker's pair wants to lock a block, or this worker's.
+    pub(super) fn fence(&mut self, lock: std::sync::Arc<crate::io::Lock>) {
+        self.membership.fences.push(lock);
+        self.pass_fences();
+    }
+
+    /// Passes the locks at whose blocks this worker has no write.
+    pub(super) fn pass_fences(&mut self) {
+        let commands = &self.commands;
+        self.membership.fences.retain(|lock| {
+            let is_busy = commands.writes_at(lock);
+            if !is_busy {
+                lock.pass();
+            }
+            is_busy
+        });
+    }
+
+    /// A lock is gone: commands that met one are tried again.
+    pub(super) fn unlocked(&mut self) -> Result<(), WorkerError> {
+        for at in self.commands.take_blocked() {
+            self.drive(at, Event::Unblocked)?;
+        }
+        Ok(())
+    }
+}
