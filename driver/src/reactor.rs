@@ -42,17 +42,13 @@ use crate::dma::DmaBuffer;
 use crate::error::ReactorError;
 use crate::file::File;
 use crate::interrupt::Interrupt;
-use crate::real_clock::poll_readable;
+use crate::readable::poll_readable;
 use crate::ring::{Kind, Ring};
-pub use operation::FileOperation;
 use operation::Operation;
+pub use operation::{FileOperation, Token};
 
 /// That there is no io_uring is logged once.
 static FIRST_REFUSAL: Once = Once::new();
-
-/// Names a queued operation. Later ones compare greater.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Token(u64);
 
 /// An operation that has ended.
 #[derive(Debug)]

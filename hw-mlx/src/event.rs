@@ -12,7 +12,6 @@ use dat_core::NetworkEvent;
 use zerocopy::IntoBytes;
 
 use crate::error::DeadCause;
-use crate::pages::{FunctionId, PageRequest};
 use mlx_prm::{Cqn, Eqe, EventType, Qpn, Rmpn};
 
 /// Something that happened outside of a queue.
@@ -132,6 +131,26 @@ impl fmt::Display for AsyncEvent {
             Self::Other { event, sub_type } => write!(f, "event {event:?}, sub-type {sub_type:#x}"),
         }
     }
+}
+
+/// Whose pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct FunctionId {
+    /// Function number; 0 is the function itself.
+    pub(crate) number: u16,
+    /// The function of the adapter's own processor.
+    pub(crate) embedded_cpu: bool,
+}
+
+/// A page request event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PageRequest {
+    /// For whom.
+    pub(crate) function: FunctionId,
+    /// Pages wanted, or, negative, offered back.
+    pub(crate) pages: i32,
+    /// Everything the function holds is free; no command is wanted.
+    pub(crate) release_all: bool,
 }
 
 /// What one entry asks for.

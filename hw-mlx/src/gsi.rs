@@ -31,16 +31,15 @@ use crate::caps::{LEAST_LOG_CQ_ENTRIES, LEAST_LOG_QP_ENTRIES};
 use crate::cq::{ArmSequence, Cq, Cqe};
 use crate::device::Hca;
 use crate::error::MlxError;
+use crate::mad::MAD_BYTES;
 use crate::mkey::KeyRequest;
-use crate::qp::context::{GSI_Q_KEY, QpFacts, ReceiveSource, udp_source_port};
+use crate::qp::context::{GSI_Q_KEY, HOP_LIMIT, QpFacts, ReceiveSource, udp_source_port};
 use crate::qp::{RecvQueue, RecvSizes, SendQueue, SendSizes, control};
 use crate::ring::{Lent, RingMemory};
 use crate::uar::Doorbells;
 use crate::wqe::AddressVector;
 use mlx_prm::{CqeOpcode, ServiceType};
 
-/// Bytes of a management datagram (IBTA volume 1, "Management Datagram Format").
-pub const MAD_BYTES: usize = 256;
 /// Bytes of the routing header before it.
 pub const HEADER_BYTES: usize = 40;
 /// Where an IPv4 header stands in the routing header's place.
@@ -51,8 +50,6 @@ const WIRE_QPN: u32 = 1;
 /// as on all datagrams of RoCE v2 (Linux `ah.c` `MLX5_ECN_ENABLED`), and where they and its marks stand.
 const ECN_CAPABLE: u8 = 0b10;
 const ECN_MASK: u8 = 0b11;
-/// Hop limit of our packets (the default of IP stacks).
-pub(crate) const HOP_LIMIT: u8 = 64;
 
 /// Datagrams that may be in flight: as many as the kernel allows itself (Linux `IB_MAD_QP_SEND_SIZE`).
 const SENDS: u32 = 128;

@@ -17,6 +17,7 @@
 mod listeners;
 #[cfg(test)]
 mod models;
+mod parts;
 pub(crate) mod visitor;
 
 use std::net::IpAddr;
@@ -40,6 +41,7 @@ use crate::segment::Hardware;
 use crate::vport::Port;
 
 pub(crate) use listeners::{Listener, Listeners};
+pub(crate) use parts::Parts;
 
 /// One event for each armed completion queue, of which the provider has no more than fit.
 const LOG_COMPLETION_ENTRIES: u32 = 14;
@@ -93,15 +95,6 @@ impl Shared {
         let control = control.unwrap_or_else(PoisonError::into_inner);
         (control, self.gids, self.found)
     }
-}
-
-/// A UAR page, and the completion event queue that rings it.
-pub(crate) struct Parts {
-    pub(crate) uar_index: UarIndex,
-    pub(crate) uar: Block<UarPage>,
-    pub(crate) eq: Eq,
-    /// The event queue's, by number.
-    pub(crate) vector: usize,
 }
 
 /// A UAR page of its own.

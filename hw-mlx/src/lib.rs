@@ -18,7 +18,7 @@
 //! | [`cq`], [`qp`], [`srq`], [`wqe`], [`uar`] | the queues, their entries, their doorbells |
 //! | [`mkey`], [`window`] | memory keys, memory windows |
 //! | [`counters`] | what the device counts |
-//! | [`gsi`] | management datagrams through QP1 |
+//! | [`gsi`], [`mad`] | management datagrams through QP1 |
 //! | [`completion`] | what the device's error codes mean |
 //! | [`recorder`] | commands, datagrams, frames and events of the last while |
 //! | `random` | names and numbers drawn from a seed |
@@ -53,6 +53,7 @@ pub mod gsi;
 mod health;
 pub mod ids;
 mod instance;
+pub mod mad;
 pub mod mkey;
 mod network;
 pub mod pages;

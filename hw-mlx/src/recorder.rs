@@ -26,7 +26,7 @@ use static_assertions::const_assert;
 
 use crate::error::{CmdError, Mac};
 use crate::event::AsyncEvent;
-use crate::gsi::MAD_BYTES;
+use crate::mad::MAD_BYTES;
 
 /// Entries that are kept, the last ones.
 pub const RECORDS: usize = 65_536;

@@ -16,9 +16,10 @@ use thiserror::Error;
 use crate::cmd::SlotClass;
 use crate::control::{Commands, Control};
 use crate::error::{CmdError, DeadCause, MlxError};
+use crate::event::FunctionId;
 use crate::gid;
 use crate::instance::Shared;
-use crate::pages::{FunctionId, Pages, TAKE_PAGES};
+use crate::pages::{Pages, TAKE_PAGES};
 use crate::vport;
 use mlx_prm::{DeallocQCounterIn, DeallocUarIn, DestroyEqIn, DisableHcaIn, TeardownHcaIn};
 

@@ -3,6 +3,8 @@
 //! Each rule is a function over the tracked Rust sources and says what it protects. A rule that
 //! needs an exception gets it here, with the reason, not in the source.
 
+mod circles;
+mod imports;
 mod pools;
 
 use std::collections::BTreeSet;
@@ -48,6 +50,7 @@ pub fn run() -> Result<()> {
     pages::check(&mut breaches)?;
     errors_are_quoted_as_they_are_said(&sources, &mut breaches)?;
     pools::are_those_of_the_sources(&sources, &mut breaches)?;
+    circles::there_are_none(&sources, &mut breaches);
     for source in &sources {
         if source.path == "xtask/src/tidy.rs" {
             continue; // names what it forbids

@@ -12,7 +12,8 @@ use dat_core::provider::MadAddress;
 
 use crate::device::Hca;
 use crate::error::Mac;
-use crate::gsi::{MAD_BYTES, ReceivedMad, traffic_class};
+use crate::gsi::{ReceivedMad, traffic_class};
+use crate::mad::MAD_BYTES;
 use crate::qp::context::udp_source_port;
 use crate::recorder::Datagram;
 

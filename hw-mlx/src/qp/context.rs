@@ -39,6 +39,8 @@ const LOG_ACK_REQ_FREQ: u32 = 8;
 const PORT: u32 = 1;
 /// The Q_Key of the general services interface (IBTA volume 1, "Q_Key" of well-known queue pairs).
 pub const GSI_Q_KEY: u32 = 0x8001_0000;
+/// Hop limit of our packets (the default of IP stacks).
+pub const HOP_LIMIT: u8 = 64;
 
 /// Bits of `opt_param_mask` (`enum mlx5_qp_optpar` in Linux include/linux/mlx5/qp.h).
 pub mod optional {
