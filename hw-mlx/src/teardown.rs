@@ -185,7 +185,7 @@ fn destroy_eqs(control: &mut Control, first: &mut First) {
         let result = control.exec(&input);
         if result.is_err() && control.bus_master {
             // The device may still write this ring: it stays where it is until bus mastering is off.
-            control.undead_rings.push(eq.into_ring());
+            control.orphaned_rings.push(eq.into_ring());
         }
         first.note("event queue", result);
     }

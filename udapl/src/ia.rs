@@ -1,6 +1,6 @@
 //! The interface adapter, with the provider that this library has.
 
-use hw_mlx::provider::MlxProvider;
+use dat_mlx::MlxProvider;
 
 /// An interface adapter on a ConnectX function: one instance of it, with all objects that were made in it.
 ///

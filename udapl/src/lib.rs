@@ -99,12 +99,12 @@ pub use dat_core::{
     SharedMemoryId, SoftwareEvent, SrqAttr, SrqBatch, SrqHandle, SrqParam, SrqState, SrqStats,
     Subtype, Timeout, TransportConfig, TransportError, Vlan, WaitError, Waker, post, strerror,
 };
+pub use dat_mlx::{NetworkCounters, NetworkState, Participation};
 pub use driver::{
     Bytes, BytesError, DmaBuffer, DmaError, DmaMemory, DmaPool, LentMemory, PageSize, PciAddress,
     PoolBuilder,
 };
 pub use explain::explain;
-pub use hw_mlx::provider::NetworkCounters;
 pub use hw_mlx::{
     CloseReport, DeviceCounters, HcaConfig, PortCounters, PriorityTraffic, QueueCounters,
     VportCounters,

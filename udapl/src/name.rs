@@ -22,7 +22,7 @@
 //! | `,priority=N` | the priority of its frames in that VLAN, 0..=7 |
 //! | `,neighbour=IP/MAC` | a peer's MAC, which is then not asked for |
 //! | `,network=off` | no part in the network: the adapter neither asks for MACs nor answers |
-//! | `,network=on` | a part in the network, or the adapter does not open. Without either option it takes part if the device lets it ([`NetworkState`](hw_mlx::provider::NetworkState)) |
+//! | `,network=on` | a part in the network, or the adapter does not open. Without either option it takes part if the device lets it ([`NetworkState`](dat_mlx::NetworkState)) |
 //! | `,events=all`, `,events=errors` | whether the asynchronous EVD has [`NetworkEvent`](crate::NetworkEvent)s beside errors. Without this option it has them in Rust, and not in C |
 //! | `,endpoints=N` | room for this many endpoints, of all instances together, as far as the device can have them |
 //! | `,vectors=N` | this many interrupt vectors for completions, as far as there are so many. One for each instance is best if the instances sleep |
@@ -323,7 +323,7 @@ fn station_of(text: &str) -> Option<[u8; 6]> {
 
 #[cfg(test)]
 mod tests {
-    use hw_mlx::Participation;
+    use dat_mlx::Participation;
 
     use super::*;
     use crate::open::HandedIn;
@@ -422,15 +422,11 @@ mod tests {
                 "10.0.0.1"
             ]
         );
-        assert_eq!(
-            parsed.hca.network,
-            Participation::IfPossible,
-            "nothing said"
-        );
+        assert_eq!(parsed.network, Participation::IfPossible, "nothing said");
         let (_, parsed) = parse("sim:a,network=off", &OpenOptions::default()).expect("an option");
-        assert_eq!(parsed.hca.network, Participation::Off);
+        assert_eq!(parsed.network, Participation::Off);
         let (_, parsed) = parse("sim:a,network=on", &OpenOptions::default()).expect("an option");
-        assert_eq!(parsed.hca.network, Participation::Required, "by name");
+        assert_eq!(parsed.network, Participation::Required, "by name");
     }
 
     #[test]

@@ -16,8 +16,8 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use dat_core::{CloseFlags, DatError};
+use dat_mlx::{MlxProvider, ProviderConfig};
 use driver::{DmaSpace, Function, FunctionError, PciAddress, VfioFds, handed_in};
-use hw_mlx::provider::MlxProvider;
 use hw_mlx::{CloseError, CloseReport};
 use thiserror::Error;
 
@@ -239,7 +239,11 @@ fn bring_up(function: Function, options: &OpenOptions) -> Result<Ia, OpenError> 
     let (recorded, folder) = recorder(&name, options)?;
     ia.recorder |= recorded;
     let reached = function.clone();
-    let provider = MlxProvider::open(function, options.hca.clone());
+    let config = ProviderConfig {
+        hca: options.hca.clone(),
+        network: options.network,
+    };
+    let provider = MlxProvider::open(function, config);
     let provider = provider.map_err(|error| match reached.lost() {
         // What a device that is gone reads as says less.
         Some(error) => OpenError::Function { name, error },

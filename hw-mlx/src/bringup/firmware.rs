@@ -126,7 +126,7 @@ fn start_command_interface(
         objects: crate::control::Objects::default(),
         eqs: Vec::new(),
         spare: Vec::new(),
-        undead_rings: Vec::new(),
+        orphaned_rings: Vec::new(),
         event_mode: false,
         closed: false,
         requested: false,

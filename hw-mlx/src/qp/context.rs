@@ -25,7 +25,7 @@
 //!
 //! Absent on purpose: automatic path migration (`pm_state` is always "migrated"), XRC.
 
-use dat_core::provider::{Path, ReadyToReceive, ReadyToSend};
+use rdma_types::{Path, ReadyToReceive, ReadyToSend};
 
 use mlx_prm::{Ads, Qpc, ServiceType};
 

@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use dat_core::provider::{Path, QueueSizes, ReadyToReceive, ReadyToSend};
+use rdma_types::{Path, QueueSizes, ReadyToReceive, ReadyToSend};
 
 use super::context::{HOP_LIMIT, QpFacts, ReceiveSource};
 use super::{PathUse, Qp, RecvQueue, RecvSizes, SendQueue, SendSizes};

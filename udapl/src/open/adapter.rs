@@ -1,7 +1,7 @@
 //! An adapter that is open, for those who have no instance of it.
 
 use dat_core::{IaConfig, Opened, ReturnType};
-use hw_mlx::provider::OpenedProvider;
+use dat_mlx::OpenedProvider;
 
 use super::error::OpenError;
 use crate::ia::Ia;

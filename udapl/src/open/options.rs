@@ -4,7 +4,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use dat_core::IaConfig;
-use hw_mlx::{Address, HcaConfig, Participation};
+use dat_mlx::Participation;
+use hw_mlx::{Address, HcaConfig};
 
 /// How a simulated function is made, if it is not there yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,6 +41,8 @@ pub struct OpenOptions {
     pub ia: IaConfig,
     /// Addresses besides the link-local one, and how the function is brought up.
     pub hca: HcaConfig,
+    /// Whether the adapter takes part in the network, see [`OpenOptions::network`].
+    pub network: Participation,
     /// For `sim:` names.
     pub simulated: Simulated,
     /// For PCI addresses: files that were handed in, see [`OpenOptions::vfio_group`].
@@ -56,10 +59,8 @@ impl Default for OpenOptions {
     fn default() -> Self {
         Self {
             ia: IaConfig::default(),
-            hca: HcaConfig {
-                network: Participation::IfPossible,
-                ..HcaConfig::new()
-            },
+            hca: HcaConfig::new(),
+            network: Participation::IfPossible,
             simulated: Simulated::default(),
             handed_in: None,
             memory: None,
@@ -77,11 +78,11 @@ impl OpenOptions {
         self
     }
 
-    /// Whether the adapter takes part in the network ([`HcaConfig::network`]). Unless this is called, it does if the
+    /// Whether the adapter takes part in the network. Unless this is called, it does if the
     /// device lets it; `true` demands it, and an adapter that cannot does not open.
     #[must_use]
     pub fn network(mut self, on: bool) -> Self {
-        self.hca.network = if on {
+        self.network = if on {
             Participation::Required
         } else {
             Participation::Off
