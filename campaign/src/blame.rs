@@ -86,7 +86,10 @@ struct ByThread;
 
 impl Subscriber for ByThread {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= Level::WARN && metadata.target().starts_with("hw_mlx")
+        *metadata.level() <= Level::WARN
+            && ["dat_mlx", "hw_mlx"]
+                .iter()
+                .any(|of| metadata.target().starts_with(of))
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {

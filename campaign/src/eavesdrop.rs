@@ -1,7 +1,7 @@
 //! A stranger that has seen the others' packets, and uses all of them but for what is secret.
 //!
 //! It knows addresses, GUIDs, service IDs, queue pair numbers, virtual addresses and the public part of keys, and what
-//! messages look like and how they follow each other. What keeps it out is what `hw_mlx::provider` draws: packet
+//! messages look like and how they follow each other. What keeps it out is what `dat_mlx::provider` draws: packet
 //! sequence numbers, and what stands in datagrams between two others (communication and transaction IDs), and the
 //! variants of keys. Two strangers come of it:
 //!

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use dat_mlx::MlxProvider;
 use driver::{Device, Function};
-use hw_mlx::provider::MlxProvider;
 use hw_sim::SimFunction;
 use udapl::{
     Adapter, CnoHandle, ConnQual, CrHandle, DmaMemory, EpAttr, EpEvds, EpHandle, EvdFlags,

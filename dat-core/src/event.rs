@@ -7,6 +7,7 @@ use std::net::IpAddr;
 mod number;
 
 pub use number::{EVENT_NUMBERS, EventNumber};
+pub use rdma_types::Detail as DtoDetail;
 
 /// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,74 +61,6 @@ pub struct DtoCompletion {
     pub request: bool,
     /// What there is to tell besides. (Not in `DAT_EVENT`.)
     pub detail: DtoDetail,
-}
-
-/// What a completion tells besides its status.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DtoDetail {
-    /// Nothing.
-    None,
-    /// The device says that it failed, with this syndrome and vendor syndrome.
-    Failed(u8, u8),
-    /// A receive: the peer's Send came with immediate data.
-    SendImmediate(u32),
-    /// A receive: the peer's RDMA Write came with immediate data. The bytes are where the peer said, none are in the
-    /// receive's buffer, and the length transferred is the Write's.
-    WriteImmediate(u32),
-    /// A receive: the peer's Send has invalidated this RMR context.
-    Invalidated(u32),
-}
-
-impl DtoDetail {
-    /// Of a syndrome and a vendor syndrome; zeros are none.
-    #[must_use]
-    pub const fn of_syndrome(syndrome: (u8, u8)) -> Self {
-        match syndrome {
-            (0, 0) => Self::None,
-            (syndrome, vendor) => Self::Failed(syndrome, vendor),
-        }
-    }
-
-    /// Syndrome and vendor syndrome, or zeros.
-    #[must_use]
-    pub const fn syndrome(self) -> (u8, u8) {
-        match self {
-            Self::Failed(syndrome, vendor) => (syndrome, vendor),
-            Self::None
-            | Self::SendImmediate(_)
-            | Self::WriteImmediate(_)
-            | Self::Invalidated(_) => (0, 0),
-        }
-    }
-
-    /// A receive that holds no message: the peer's RDMA Write with immediate data has used it up.
-    #[must_use]
-    pub const fn is_write_immediate(self) -> bool {
-        match self {
-            Self::WriteImmediate(_) => true,
-            Self::None | Self::Failed(..) | Self::SendImmediate(_) | Self::Invalidated(_) => false,
-        }
-    }
-
-    /// Immediate data, the peer's of a Send or of an RDMA Write.
-    #[must_use]
-    pub const fn immediate(self) -> Option<u32> {
-        match self {
-            Self::SendImmediate(data) | Self::WriteImmediate(data) => Some(data),
-            Self::None | Self::Failed(..) | Self::Invalidated(_) => None,
-        }
-    }
-
-    /// The RMR context that the peer has invalidated.
-    #[must_use]
-    pub const fn invalidated(self) -> Option<u32> {
-        match self {
-            Self::Invalidated(rmr_context) => Some(rmr_context),
-            Self::None | Self::Failed(..) | Self::SendImmediate(_) | Self::WriteImmediate(_) => {
-                None
-            }
-        }
-    }
 }
 
 impl DtoCompletion {

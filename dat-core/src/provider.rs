@@ -20,9 +20,10 @@
 //! [`CompletionQueue::poll`] and the two `complete` functions. They allocate nothing, lock nothing,
 //! call no kernel and wait for nothing.
 
-mod path;
-
-pub use path::{MadAddress, Path, ReadyToReceive, ReadyToSend};
+pub use rdma_types::{
+    DataSegment, InlineError, MadAddress, Path, Plain, PostedRecv, QueueFull, QueuePairCounts,
+    QueueSizes, ReadyToReceive, ReadyToSend, RequestFlags, RequestOp, WindowTarget,
+};
 
 use crate::address::{Address, Echo};
 use crate::event::{DtoDetail, NetworkEvent};
@@ -40,143 +41,6 @@ pub type Waker = Arc<dyn Fn() + Send + Sync>;
 pub(crate) const MAX_SEGMENT: u32 = 0x7fff_ffff;
 /// [`MAX_SEGMENT`], as wide as DAT's lengths are.
 pub(crate) const MAX_SEGMENT_BYTES: u64 = MAX_SEGMENT as u64;
-
-/// One checked, non-empty piece of local memory: what a data segment of a work queue entry holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DataSegment {
-    /// The LMR context, which is the device's local key.
-    pub lmr_context: u32,
-    /// Virtual address of the first byte.
-    pub address: u64,
-    /// Length in bytes, never zero, at most 2^31 - 1.
-    pub bytes: u32,
-}
-
-/// What a posted request does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RequestOp {
-    /// Send: consumes a receive buffer of the peer.
-    Send,
-    /// RDMA Write to `address` under the peer's `rmr_context`.
-    RdmaWrite {
-        /// First byte at the peer.
-        address: u64,
-        /// The peer's remote key.
-        rmr_context: u32,
-    },
-    /// RDMA Read of as many bytes as the local segments hold.
-    RdmaRead {
-        /// First byte at the peer.
-        address: u64,
-        /// The peer's remote key.
-        rmr_context: u32,
-    },
-    /// Send with immediate data.
-    SendImmediate(u32),
-    /// Send that takes a remote key of the peer's from what it stands for.
-    SendInvalidate {
-        /// The peer's remote key.
-        rmr_context: u32,
-    },
-    /// RDMA Write with immediate data: consumes a receive of the peer, which gets no bytes.
-    RdmaWriteImmediate {
-        /// First byte at the peer.
-        address: u64,
-        /// The peer's remote key.
-        rmr_context: u32,
-        /// The data.
-        immediate: u32,
-    },
-    /// Adds to the 8 bytes at the peer, a number in its host's order; what they were before goes into the one local
-    /// segment, of 8 bytes, in our host's order.
-    FetchAdd {
-        /// First byte at the peer, a multiple of 8.
-        address: u64,
-        /// The peer's remote key.
-        rmr_context: u32,
-        /// What to add, modulo 2^64.
-        add: u64,
-    },
-    /// Replaces the 8 bytes at the peer if they are as expected; what they were before goes likewise.
-    CompareSwap {
-        /// First byte at the peer, a multiple of 8.
-        address: u64,
-        /// The peer's remote key.
-        rmr_context: u32,
-        /// What is expected.
-        compare: u64,
-        /// What replaces it.
-        swap: u64,
-    },
-}
-
-/// What a memory window gives its peers: a range of a region, and rights in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WindowTarget {
-    /// Local key of the region.
-    pub lmr_context: u32,
-    /// Virtual address of the first byte.
-    pub address: u64,
-    /// Length in bytes, at most [`Limits::max_window_bytes`]; 0 takes the window from whatever it was bound to.
-    pub bytes: u64,
-    /// What peers may do. Only the remote rights count, and whether peers may invalidate it.
-    pub access: MemPrivFlags,
-}
-
-/// How a request is executed and reported.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RequestFlags {
-    /// A successful completion is not reported (DAT_COMPLETION_SUPPRESS_FLAG). The provider still
-    /// asks the device for completions of its own often enough to reclaim its queue, and hides them.
-    pub suppress: bool,
-    /// The matching receive at the peer is a solicited one.
-    pub solicited: bool,
-    /// The request waits for earlier RDMA Reads of the queue.
-    pub fence: bool,
-    /// Handed back in [`Completion::unsignalled`]; means nothing to the provider.
-    pub unsignalled: bool,
-}
-
-impl RequestFlags {
-    /// Reported, and nothing else.
-    pub const NONE: Self = Self {
-        suppress: false,
-        solicited: false,
-        fence: false,
-        unsignalled: false,
-    };
-}
-
-/// A receive that is posted and not complete.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PostedRecv {
-    /// Where the message goes.
-    pub segments: Vec<DataSegment>,
-    /// The cookie given at the post.
-    pub cookie: u64,
-    /// The UNSIGNALLED choice made at the post.
-    pub unsignalled: bool,
-}
-
-/// Why an inline post was refused; nothing was written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum InlineError {
-    /// No room.
-    #[error("max_requests are outstanding")]
-    Full,
-    /// The data does not fit an entry of this queue.
-    #[error("{bytes} bytes do not fit inline, {limit} do")]
-    TooLong {
-        /// Bytes asked for.
-        bytes: usize,
-        /// Bytes that fit.
-        limit: usize,
-    },
-}
-
-/// The queue has no room for another entry; nothing was posted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QueueFull;
 
 /// A finished data transfer operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -217,17 +81,6 @@ impl Completion {
             detail: DtoDetail::None,
         }
     }
-}
-
-/// A completion that is a success to be reported, in short: what most completions are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plain {
-    /// The cookie given at the post, unchanged.
-    pub cookie: u64,
-    /// Bytes transferred.
-    pub bytes: u32,
-    /// True for Send, RDMA Read and RDMA Write; false for receives.
-    pub request: bool,
 }
 
 /// A completion queue entry as read from the device: private copy, nothing in it is trusted yet.
@@ -320,19 +173,6 @@ pub trait CompletionQueue {
     fn capacity(&self) -> u32;
     /// Entries taken since it was made, those that were thrown away among them.
     fn taken(&self) -> u64;
-}
-
-/// What a queue pair has counted since it was made: numbers that only grow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct QueuePairCounts {
-    /// Work requests posted to the send queue: DTOs, binds, and what the connection needs itself.
-    pub requests: u64,
-    /// Bytes of them, those that RDMA Reads asked for among them.
-    pub request_bytes: u64,
-    /// Receives posted to its own receive queue.
-    pub recvs: u64,
-    /// Bytes that arrived in them.
-    pub received_bytes: u64,
 }
 
 /// A reliable connected queue pair.
@@ -545,23 +385,6 @@ pub struct Registration<M> {
     pub address: u64,
     /// Bytes registered.
     pub bytes: u64,
-}
-
-/// Size of the queues of a queue pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QueueSizes {
-    /// Requests that may be outstanding; 0 for none.
-    pub max_requests: u32,
-    /// Receives that may be outstanding; 0 for none or when an SRQ is used.
-    pub max_recvs: u32,
-    /// Data segments per Send or RDMA Write.
-    pub max_request_segments: u32,
-    /// Data segments per RDMA Read.
-    pub max_read_segments: u32,
-    /// Data segments per receive.
-    pub max_recv_segments: u32,
-    /// Requests may be binds of memory windows, which take more room.
-    pub binds: bool,
 }
 
 /// Something that happened outside of a queue.

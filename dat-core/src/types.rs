@@ -6,20 +6,13 @@
 use crate::error::{DatError, DatResult, Subtype};
 use core::time::Duration;
 
-bitflags::bitflags! {
-    /// Memory privileges of an LMR or RMR (`DAT_MEM_PRIV_FLAGS`).
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-    pub struct MemPrivFlags: u32 {
-        /// Local DTOs may read the memory.
-        const LOCAL_READ = 0x01;
-        /// Peers may RDMA-read it.
-        const REMOTE_READ = 0x02;
-        /// Local DTOs may write it.
-        const LOCAL_WRITE = 0x10;
-        /// Peers may RDMA-write it.
-        const REMOTE_WRITE = 0x20;
-    }
-}
+pub use rdma_types::Access as MemPrivFlags;
+
+/// What a region may be registered with.
+pub(crate) const OF_REGIONS: MemPrivFlags = MemPrivFlags::all().union(MemPrivFlags::REMOTE_ATOMIC);
+/// What an RMR may be bound with.
+pub(crate) const OF_BINDS: MemPrivFlags =
+    MemPrivFlags::all().union(MemPrivFlags::REMOTE_INVALIDATE);
 
 /// How a DTO ended (`DAT_DTO_COMPLETION_STATUS`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -49,24 +42,6 @@ pub enum DtoStatus {
     ErrPartialPacket = 10,
     /// A memory window bind failed after it was posted.
     RmrOperationFailed = 11,
-}
-
-impl MemPrivFlags {
-    /// Of a region: peers may run atomic operations on it. DAT 1.2 has no such privilege; the number is that of DAT
-    /// 2.0's extension for InfiniBand (`DAT_IB_MEM_PRIV_REMOTE_ATOMIC`). [`MemPrivFlags::all`] is without it.
-    pub const REMOTE_ATOMIC: Self = Self::from_bits_retain(0x40);
-    /// Of a bind: a peer may take the RMR from what it is bound to, by a Send with invalidate. Ours alone;
-    /// [`MemPrivFlags::all`] is without it.
-    pub const REMOTE_INVALIDATE: Self = Self::from_bits_retain(0x80);
-
-    /// What a region may be registered with.
-    pub(crate) const OF_REGIONS: Self = Self::all().union(Self::REMOTE_ATOMIC);
-    /// What an RMR may be bound with.
-    pub(crate) const OF_BINDS: Self = Self::all().union(Self::REMOTE_INVALIDATE);
-    /// What peers may have of the bytes.
-    pub(crate) const REMOTE: Self = Self::REMOTE_READ
-        .union(Self::REMOTE_WRITE)
-        .union(Self::REMOTE_ATOMIC);
 }
 
 impl DtoStatus {

@@ -2,11 +2,10 @@
 
 use std::error::Error;
 
-use hw_mlx::provider::NetworkState;
 use hw_mlx::{CmdError, Hca, ids};
 use hw_mlx::{VportAdmin, VportState};
 use serde::Serialize;
-use udapl::{CloseFlags, Ia};
+use udapl::{CloseFlags, Ia, NetworkState};
 
 use crate::adapter::AdapterOptions;
 use crate::counted::Counted;

@@ -3,60 +3,18 @@
 //! The texts carry the numbers a person needs: the address, the length, the system call and its errno. A failure that
 //! only a bug of this crate can cause is not here; it is an assertion at its place.
 
-use std::fmt;
+mod errno;
+mod memory;
+
 use std::path::PathBuf;
 
 use nix::errno::Errno;
 use thiserror::Error;
 
+pub(crate) use self::errno::ErrnoText;
+pub use self::memory::MemoryError;
 use crate::vfio::VfioError;
 use crate::vfio_user::VfioUserError;
-
-/// An errno in the form people search for: its name, its number, and the system's text.
-pub(crate) struct ErrnoText(pub(crate) Errno);
-
-impl fmt::Display for ErrnoText {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(errno) = *self;
-        write!(f, "{errno:?} ({}): {}", errno as i32, errno.desc())
-    }
-}
-
-/// A mapping could not be made.
-#[derive(Debug, Error, Clone, PartialEq, Eq)]
-pub enum MemoryError {
-    /// Zero bytes were asked for; a mapping has at least one.
-    #[error("a mapping of zero bytes was asked for")]
-    Empty,
-    /// The size overflows the address space.
-    #[error("a mapping of {bytes:#x} bytes does not fit the address space")]
-    TooLarge {
-        /// Bytes asked for.
-        bytes: usize,
-    },
-    /// A file of another process cannot be mapped safely, or not as asked.
-    #[error("a mapping of {bytes:#x} bytes at offset {offset:#x} of a file of {len:#x}: {what}")]
-    File {
-        /// Bytes asked for.
-        bytes: usize,
-        /// Offset in the file.
-        offset: u64,
-        /// Bytes the file has.
-        len: u64,
-        /// The problem with the file.
-        what: &'static str,
-    },
-    /// A system call failed.
-    #[error("{call} for a mapping of {bytes:#x} bytes: {}", ErrnoText(*errno))]
-    System {
-        /// Name of the system call.
-        call: &'static str,
-        /// Bytes asked for.
-        bytes: usize,
-        /// Its error.
-        errno: Errno,
-    },
-}
 
 /// The I/O address space has no room.
 #[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]

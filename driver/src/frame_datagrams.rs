@@ -14,7 +14,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, UnixAddr, sendto};
 
-use crate::frame_socket::FRAME_BYTES;
+use crate::frame_ring::FRAME_BYTES;
 use crate::socket_path::{PathClaim, TakenPath};
 
 /// Our end of such a wire. Clones share it.

@@ -19,9 +19,10 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use thiserror::Error;
 
 use crate::error::MemoryError;
-use crate::frame_socket::FRAME_BYTES;
 use crate::memory::SharedMemory;
 
+/// Bytes of the longest frame: larger than a jumbo frame of 9978 bytes.
+pub(crate) const FRAME_BYTES: usize = 16 << 10;
 /// Bytes of the data of one direction.
 const DATA_BYTES: u32 = 1 << 20;
 /// Offset of the data of one direction.

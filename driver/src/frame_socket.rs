@@ -43,15 +43,12 @@ use rustix::net::{
 
 use crate::accepting;
 use crate::clock::{Instant as Moment, Woken, monotonic_now};
-use crate::frame_ring::{RINGS_BYTES, Reader, Side, Writer, fresh};
+use crate::frame_ring::{FRAME_BYTES, RINGS_BYTES, Reader, Side, Writer, fresh};
 use crate::interrupt::Interrupt;
 use crate::memory::SharedMemory;
 use crate::real_clock::poll_until;
 use crate::signals::HeldSignals;
 use crate::socket_path::{Occupant, PathClaim, SocketPathError, TakenPath};
-
-/// Bytes of the longest frame: larger than a jumbo frame of 9978 bytes.
-pub(crate) const FRAME_BYTES: usize = 16 << 10;
 
 /// Prefix of a control message; the byte after it is its kind.
 const CONTROL_PREFIX: &[u8; 7] = b"frames1";

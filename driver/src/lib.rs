@@ -53,6 +53,7 @@ mod page;
 pub mod pci;
 mod placement;
 mod reactor;
+mod readable;
 mod real_clock;
 mod register;
 mod rights;

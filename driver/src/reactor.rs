@@ -42,17 +42,13 @@ use crate::dma::DmaBuffer;
 use crate::error::ReactorError;
 use crate::file::File;
 use crate::interrupt::Interrupt;
-use crate::real_clock::poll_readable;
+use crate::readable::poll_readable;
 use crate::ring::{Kind, Ring};
-pub use operation::FileOperation;
 use operation::Operation;
+pub use operation::{FileOperation, Token};
 
 /// Makes the missing io_uring be logged only once.
 static FIRST_REFUSAL: Once = Once::new();
-
-/// Identifies a queued operation. Later ones compare greater.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Token(u64);
 
 /// The result of an operation that has ended.
 #[derive(Debug)]

@@ -102,26 +102,6 @@ pub(crate) fn poll_until(
     }
 }
 
-/// Sleeps without an io_uring until one of `readable` is readable, or `deadline` has passed; at most [`MAX_WAIT`]. No
-/// signal ends it.
-pub(crate) fn poll_readable<'a>(
-    readable: impl Iterator<Item = BorrowedFd<'a>>,
-    deadline: Instant,
-) -> Result<bool, Errno> {
-    let deadline = deadline.min(monotonic_now() + MAX_WAIT);
-    let mut fds: Vec<PollFd<'_>> = readable
-        .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
-        .collect();
-    loop {
-        let left = deadline.since(monotonic_now());
-        match ppoll(&mut fds, Some(TimeSpec::from(left)), None) {
-            Ok(ready) => return Ok(ready > 0),
-            Err(Errno::EINTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-}
-
 impl Function {
     /// Returns the clock of the world this function lives in: the machine's, or a simulation's.
     #[must_use]

@@ -320,8 +320,8 @@ fn make_eq(
 ) -> Result<Eq, MlxError> {
     let arena = control.arena.clone();
     create_eq(control, &arena, wanted, events, vector, (uar_index, uar)).map_err(|failed| {
-        let NoEq { error, undead } = *failed;
-        control.undead_rings.extend(undead);
+        let NoEq { error, orphaned } = *failed;
+        control.orphaned_rings.extend(orphaned);
         error
     })
 }

@@ -3,23 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use dat_core::address::Address;
-
-/// Whether a function takes part in the network: finds peers by ARP and neighbour discovery, is found by them, and
-/// answers `ping`. That takes an Ethernet port with steering.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Participation {
-    /// It does not. Peers have to be among the neighbours or have an address made of their MAC, and need an entry for
-    /// us in their own tables.
-    #[default]
-    Off,
-    /// It does if the device lets it, and opens without otherwise ([`NetworkState::Without`]).
-    ///
-    /// [`NetworkState::Without`]: crate::provider::NetworkState::Without
-    IfPossible,
-    /// It does, or does not open.
-    Required,
-}
+use rdma_types::Address;
 
 /// How to open a function. Start from [`HcaConfig::new`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,8 +13,6 @@ pub struct HcaConfig {
     pub addresses: Vec<Address>,
     /// MAC addresses of peers. Nothing that is received from the network changes them.
     pub neighbours: Vec<(IpAddr, [u8; 6])>,
-    /// Whether it takes part in the network.
-    pub network: Participation,
     /// How long a command may take.
     pub command_timeout: Duration,
     /// How long the firmware may boot.
@@ -69,7 +51,6 @@ impl HcaConfig {
         Self {
             addresses: Vec::new(),
             neighbours: Vec::new(),
-            network: Participation::Off,
             command_timeout: Duration::from_secs(60),
             initializing_timeout: Duration::from_secs(120),
             command_checksums: false,

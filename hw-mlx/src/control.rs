@@ -14,7 +14,7 @@
 //! Several instances may wait at once, each in a thread of its own, and none holds what they share while it sleeps: an
 //! [`Exchange`] is a command on its way, [`Control::advance`] takes it as far as it goes, and its owner sleeps where
 //! nothing goes on. Whoever is awake serves for all, and wakes those whose answers or events it took in
-//! ([`Listeners::stir`]).
+//! ([`Listeners::wake`]).
 //!
 //! Commands that end the device's use of memory ([`ends_access`]) are answered, or the device ends: if one is not,
 //! nobody knows what the device reaches, and nobody would ever hear of it. Then bus mastering is switched off, and it
@@ -208,7 +208,7 @@ pub(crate) struct Control {
     /// What instances that are gone have left to those to come.
     pub(crate) spare: Vec<Parts>,
     /// Rings the device may still write although nobody reads them any more.
-    pub(crate) undead_rings: Vec<Ring>,
+    pub(crate) orphaned_rings: Vec<Ring>,
     /// Answers come by event.
     pub(crate) event_mode: bool,
     /// The last instance is gone or going: there will be no other.
@@ -496,7 +496,7 @@ impl Control {
     /// Acts on what the system says of the function.
     pub(crate) fn hear(&mut self) {
         match self.health.hear() {
-            Some(Heard::Death) => self.bury(),
+            Some(Heard::Death) => self.mark_dead(),
             Some(Heard::Request) => {
                 tracing::warn!(
                     function = self.function.name(),
@@ -533,7 +533,7 @@ impl Control {
         match verdict {
             Verdict::Well => self.settle_doubt(),
             Verdict::Doubtful => self.ask_for_a_sign_of_life(),
-            Verdict::Dead => self.bury(),
+            Verdict::Dead => self.mark_dead(),
         }
     }
 
@@ -574,12 +574,12 @@ impl Control {
                 self.queue.abandon(ticket, self.now());
             }
             self.health.unanswered();
-            self.bury();
+            self.mark_dead();
         }
     }
 
     /// The device is dead: nothing it does may reach memory any more.
-    fn bury(&mut self) {
+    fn mark_dead(&mut self) {
         let Some(cause) = self.health.dead() else {
             return;
         };
@@ -695,7 +695,7 @@ impl Control {
             handled |= self.pages.pump(&mut self.queue, now, self.timeout);
         }
         if for_all {
-            self.listeners.stir();
+            self.listeners.wake();
         }
         handled
     }
@@ -703,7 +703,7 @@ impl Control {
     /// Wakes who waits for a command slot.
     fn slot_is_free(&mut self) {
         if core::mem::take(&mut self.wanting) {
-            self.listeners.stir();
+            self.listeners.wake();
         }
     }
 
@@ -711,7 +711,7 @@ impl Control {
     pub(crate) fn tell(&mut self, event: AsyncEvent) {
         self.queue.recorder().event(self.now(), &event);
         self.listeners.tell(event);
-        self.listeners.stir();
+        self.listeners.wake();
     }
 
     /// The next event of an instance. Who has lost some is told what he must not miss.
@@ -891,4 +891,21 @@ pub(crate) fn typed<C: Command>(answer: &[u8]) -> Result<(C::Out, &[u8]), CmdErr
         bytes: answer.len(),
         fixed: size_of::<C::Out>(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_is_too_short_is_called_that() {
+        let Err(error) = typed::<NopIn>(&[0; 7]) else {
+            panic!("8 bytes at least");
+        };
+        assert_eq!(
+            error.to_string(),
+            "NOP (0x80d): 7 bytes of its answer were asked for, it has 16"
+        );
+        assert!(error.outcome_unknown() && !error.is_refusal() && error.status().is_none());
+    }
 }

@@ -32,7 +32,6 @@ mod resize;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
-use dat_core::provider::{CompletionEntry, CompletionQueue, Obstacles};
 use driver::{Be64, DmaBlock, DmaBuffer, DmaRing, DmaWord, barrier};
 use zerocopy::big_endian::{U32, U64};
 
@@ -264,14 +263,18 @@ impl From<Cqe64> for Cqe {
     }
 }
 
-impl CompletionEntry for Cqe {
+impl Cqe {
+    /// The owner number that the queue pair was made with.
     #[inline]
-    fn owner(&self) -> u32 {
+    #[must_use]
+    pub const fn owner(&self) -> u32 {
         self.owner_and_word[0].get() & 0xff_ffff
     }
 
+    /// True for the send queue, false for the receive side.
     #[inline]
-    fn is_request(&self) -> bool {
+    #[must_use]
+    pub const fn is_request(&self) -> bool {
         matches!(self.opcode(), CqeOpcode::REQ | CqeOpcode::REQ_ERR)
     }
 }
@@ -435,17 +438,15 @@ impl Cq {
         self.set_ci.store(self.consumer_index & COUNTER_MASK);
     }
 
-    /// What is due at every batch of entries: the device learns how far we are, and perhaps a lap begins, or it is the
-    /// turn of others.
+    /// What is due at every batch of entries: the device learns how far we are, and perhaps a lap begins. True: it is the
+    /// turn of others ([`Cq::advance`]).
     #[inline(never)]
-    fn turn(&mut self, obstacles: &mut Obstacles) {
+    fn turn(&mut self) -> bool {
         self.publish_consumer_index();
         self.rounds += u32::from(self.consumer_index < self.turned_at);
         self.turned_at = self.consumer_index;
         self.lap = Lap::of(self.owner_bit(self.consumer_index));
-        if self.consumer_index.is_multiple_of(OTHERS_TURN) {
-            obstacles.others_turn();
-        }
+        self.consumer_index.is_multiple_of(OTHERS_TURN)
     }
 
     /// Takes the next entry, with what datagrams need beside it: source queue pair number and routing
@@ -454,7 +455,8 @@ impl Cq {
         let entry = self.peek()?;
         let slot = self.ring.block(self.consumer_index);
         let source = slot.read::<U32, FLAGS_RQPN>().get();
-        self.advance(&mut Obstacles::default());
+        // Whoever drains a queue comes to its end.
+        let _turn = self.advance();
         Some((entry, source))
     }
 
@@ -505,7 +507,7 @@ impl Cq {
         if removed > 0 {
             self.consumer_index = self.consumer_index.wrapping_add(removed);
             barrier::dma_to_device(); // the moved entries before the index that frees their old slots
-            self.turn(&mut Obstacles::default());
+            let _turn = self.turn();
         }
         removed
     }
@@ -556,26 +558,29 @@ impl Lap {
     }
 }
 
-impl CompletionQueue for Cq {
-    type Entry = Cqe;
-
+impl Cq {
+    /// A copy of the next entry, if the device has written one. The entry stays; the next look may find that an
+    /// untrusted device has changed it.
     #[inline]
-    fn peek(&self) -> Option<Cqe> {
+    #[must_use]
+    pub fn peek(&self) -> Option<Cqe> {
         self.entry(self.consumer_index, self.lap)
     }
 
+    /// Gives the entry back that [`Cq::peek`] has just found. True once in many entries: whoever takes only what is
+    /// there should now look after all else.
     #[inline]
-    fn advance(&mut self, obstacles: &mut Obstacles) {
+    pub fn advance(&mut self) -> bool {
         self.consumer_index = self.consumer_index.wrapping_add(1);
-        if self.consumer_index & self.batch_mask == 0 {
-            self.turn(obstacles);
-        }
+        self.consumer_index & self.batch_mask == 0 && self.turn()
     }
 
+    /// Takes the next entries for as long as there is one and `take` takes it, which it does by answering true. The
+    /// answer is true if there is none left. `others_turn` is called where [`Cq::advance`] would say true.
     #[inline(always)]
-    fn take_while(
+    pub fn take_while(
         &mut self,
-        obstacles: &mut Obstacles,
+        mut others_turn: impl FnMut(),
         mut take: impl FnMut(&Cqe) -> bool,
     ) -> bool {
         let mut index = self.consumer_index;
@@ -591,11 +596,24 @@ impl CompletionQueue for Cq {
                 index = index.wrapping_add(1);
             }
             self.consumer_index = index;
-            self.turn(obstacles);
+            if self.turn() {
+                others_turn();
+            }
         }
     }
 
-    fn written(&self) -> Option<u64> {
+    /// Takes the next entry, if the device has written one.
+    pub fn poll(&mut self) -> Option<Cqe> {
+        let entry = self.peek()?;
+        // Whoever drains a queue comes to its end.
+        let _turn = self.advance();
+        Some(entry)
+    }
+
+    /// When the device wrote the next entry, by its own clock ([`Hca::since`]). `None`: there is none, or it does not
+    /// say.
+    #[must_use]
+    pub fn written(&self) -> Option<u64> {
         let entry = self.peek()?;
         // An error entry has its syndromes there.
         let says = !matches!(entry.opcode(), CqeOpcode::REQ_ERR | CqeOpcode::RESP_ERR);
@@ -603,7 +621,9 @@ impl CompletionQueue for Cq {
         says.then(|| slot.read::<U64, TIMESTAMP>().get())
     }
 
-    fn arm(&mut self, solicited_only: bool) {
+    /// Asks for one event at the next entry, or at the next solicited one. Entries already there make an event, too, so
+    /// the order is: arm, poll once more, sleep.
+    pub fn arm(&mut self, solicited_only: bool) {
         self.publish_consumer_index();
         let sequence = self.sequence.bits();
         self.armed_at = Some(sequence);
@@ -615,15 +635,21 @@ impl CompletionQueue for Cq {
         barrier::flush_write_combining(); // out now: the caller is about to sleep on the answer
     }
 
-    fn is_armed(&self) -> bool {
+    /// Whether the event that was last asked for is still to come, as far as the events taken in so far tell.
+    #[must_use]
+    pub fn is_armed(&self) -> bool {
         self.armed_at == Some(self.sequence.bits())
     }
 
-    fn capacity(&self) -> u32 {
+    /// Entries that it can hold.
+    #[must_use]
+    pub fn capacity(&self) -> u32 {
         self.entries - self.batch_mask
     }
 
-    fn taken(&self) -> u64 {
+    /// Entries taken since it was made, those that were thrown away among them.
+    #[must_use]
+    pub fn taken(&self) -> u64 {
         u64::from(self.rounds) << 32 | u64::from(self.consumer_index)
     }
 }

@@ -12,8 +12,6 @@ use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 
-use dat_core::NetworkEvent;
-use dat_core::address::Address;
 use driver::{Block, Descriptor, DmaArena, Function, Held, Instant};
 
 use crate::caps::Caps;
@@ -21,18 +19,20 @@ use crate::cmd::{CommandTally, SlotClass, Ticket};
 use crate::control::{Commands, Control, Exchange, in_span, message, typed};
 use crate::counters::{self, DeviceCounters};
 use crate::error::{CmdError, DeadCause, MlxError};
-use crate::event::AsyncEvent;
+use crate::event::{AsyncEvent, NetworkEvent};
 use crate::gid::{self, GidEntry, Use};
-use crate::instance::visitor::Visitor;
+use crate::instance::read_only::ReadOnlySession;
 use crate::instance::{self, Listener, Own, Shared};
 use crate::pages::PageCounts;
 use crate::recorder::Recorder;
 use crate::report::BringupReport;
+use crate::sensor;
 use crate::teardown::{self, CloseError, CloseReport};
-use crate::vport::Port;
 use crate::vport::look::{self, VportState};
 use crate::vport::qos::{self, PortQos};
+use crate::vport::{self, Port};
 use mlx_prm::{Command, Cqn, Eqn, Opcode, QueryQCounterOut, UarIndex, UarPage};
+use rdma_types::Address;
 
 /// A command on its way, and the type of its answer.
 #[must_use = "an answer nobody takes keeps its slot"]
@@ -90,11 +90,11 @@ impl Opened {
     /// # Errors
     /// [`CmdError`]: the device does not answer.
     pub fn counters(&self) -> Result<Option<DeviceCounters>, CmdError> {
-        let Some(mut visitor) = Visitor::of(&self.0) else {
+        let Some(mut session) = ReadOnlySession::of(&self.0) else {
             return Ok(None);
         };
-        let (caps, set) = (visitor.caps.clone(), visitor.counter_set);
-        let counters = counters::read(&mut visitor, &caps, set);
+        let (caps, set) = (session.caps.clone(), session.counter_set);
+        let counters = counters::read(&mut session, &caps, set);
         // Of a function that was closed meanwhile no answer is to be had.
         if self.0.strong_count() == 0 {
             return Ok(None);
@@ -155,13 +155,13 @@ impl Hca {
         self.shared.lock().listeners.count()
     }
 
-    /// Whether this is the only instance; then there will be no other.
-    pub(crate) fn retire(&mut self) -> bool {
+    /// Whether this is the only instance; if it is, no other can be made.
+    pub fn retire(&mut self) -> bool {
         self.own.retire(&mut self.shared.lock())
     }
 
     /// Whether the link is up, as far as the device has said.
-    pub(crate) fn link_is_up(&self) -> bool {
+    pub fn link_is_up(&self) -> bool {
         self.shared.lock().link_up
     }
 
@@ -283,7 +283,7 @@ impl Hca {
         let Self { own, shared } = self;
         let mut control = shared.lock();
         own.serve(&mut control);
-        own.lie_down_after(&mut control);
+        own.set_idle_after(&mut control);
         match control.answer(pending.ticket, size_of::<C::Out>()) {
             Some(answer) => Ok(answer.and_then(|answer| Ok(typed::<C>(&answer)?.0))),
             None => Err(pending),
@@ -311,7 +311,7 @@ impl Hca {
         own.serve(&mut control);
         let called = own.was_called(&mut control);
         own.seen(&mut control);
-        own.lie_down(&mut control);
+        own.set_idle(&mut control);
         called
     }
 
@@ -319,9 +319,9 @@ impl Hca {
     /// cannot reach the instance, and looks now.
     pub fn interrupt_taken(&self, at: usize) {
         let mut control = self.shared.lock();
-        self.own.rise(&mut control);
+        self.own.set_awake(&mut control);
         if let Some(vector) = self.own.vector_at(at) {
-            control.listeners.stir_sharers(vector);
+            control.listeners.wake_sharers(vector);
         }
     }
 
@@ -345,12 +345,12 @@ impl Hca {
     }
 
     /// A completion queue that an event for all instances has named since it was last told.
-    pub(crate) fn next_shared_completion(&mut self) -> Option<Cqn> {
+    pub fn next_shared_completion(&mut self) -> Option<Cqn> {
         self.shared.lock().completions.next()
     }
 
     /// Forgets events of a completion queue that has just been created: they are of an earlier one with its number.
-    pub(crate) fn forget_completion(&mut self, cqn: Cqn) {
+    pub fn forget_completion(&mut self, cqn: Cqn) {
         self.own.completions.forget(cqn);
     }
 
@@ -375,7 +375,7 @@ impl Hca {
             }
             control = own.sleep(shared, control, deadline);
         };
-        own.lie_down(&mut control);
+        own.set_idle(&mut control);
         outcome
     }
 
@@ -403,7 +403,7 @@ impl Hca {
         let Self { own, shared } = self;
         let _held = Held::new(&shared.clock);
         let mut control = shared.lock();
-        own.rise(&mut control);
+        own.set_awake(&mut control);
         control.begin(exchange, own.over_at);
         let answer = loop {
             // Completion queues go on meanwhile.
@@ -413,7 +413,7 @@ impl Hca {
             }
             control = own.sleep(shared, control, exchange.until());
         };
-        own.lie_down_after(&mut control);
+        own.set_idle_after(&mut control);
         answer
     }
 
@@ -463,7 +463,7 @@ impl Hca {
         let Self { own, shared } = self;
         let mut control = shared.lock();
         let any = own.woken(&mut control);
-        own.lie_down(&mut control);
+        own.set_idle(&mut control);
         any
     }
 
@@ -511,6 +511,12 @@ impl Hca {
         self.own.parts().eq.eqn()
     }
 
+    /// How many completion queues may be armed at once: each may have an event waiting, and more than this could overrun
+    /// an event queue.
+    pub fn completion_events(&self) -> u32 {
+        instance::completion_events(self.caps())
+    }
+
     /// The event queue for completions of queues that belong to no instance.
     pub(crate) fn shared_eqn(&self) -> Eqn {
         let control = self.shared.lock();
@@ -542,7 +548,7 @@ impl Hca {
     }
 
     /// No path leaves from an address any more, and every instance hears of it ([`AsyncEvent::AddressRemoved`]). The
-    /// device keeps it until `clear_retired` finds that nobody uses it.
+    /// device keeps it until [`Hca::clear_retired`] finds that nobody uses it.
     ///
     /// # Errors
     /// [`MlxError::Address`]: it is none of ours, or the one made of the MAC, which stays.
@@ -556,7 +562,7 @@ impl Hca {
     }
 
     /// Clears an entry of an address that was removed, if there is one that nobody uses any more, and says which.
-    pub(crate) fn clear_retired(&mut self) -> Option<GidEntry> {
+    pub fn clear_retired(&mut self) -> Option<GidEntry> {
         let shared = Arc::clone(&self.shared);
         let _alone = shared.gids.change();
         let entry = shared.gids.retired(self.now())?;
@@ -568,8 +574,8 @@ impl Hca {
         Some(entry)
     }
 
-    /// When that has to be asked at the latest.
-    pub(crate) fn retired_at(&self) -> Option<Instant> {
+    /// When [`Hca::clear_retired`] has to be asked at the latest.
+    pub fn retired_at(&self) -> Option<Instant> {
         self.shared.gids.due()
     }
 
@@ -585,18 +591,35 @@ impl Hca {
     }
 
     /// Tells every instance of an event that is not the device's.
-    pub(crate) fn tell_all(&self, event: AsyncEvent) {
+    pub fn tell_all(&self, event: AsyncEvent) {
         self.shared.lock().tell(event);
     }
 
     /// Priority of frames from our address with this index.
-    pub(crate) fn priority(&self, gid_index: u8) -> u8 {
+    pub fn priority(&self, gid_index: u8) -> u8 {
         self.gid_at(gid_index).map_or(0, |entry| entry.priority())
     }
 
     /// The function's set of queue counters, where the device has such.
     pub(crate) fn counter_set(&self) -> Option<u32> {
         self.shared.counter_set
+    }
+
+    /// The port's speed in Mb/s; `None` for a function that may not see the port, and of a mode without a known speed.
+    ///
+    /// # Errors
+    /// [`CmdError`].
+    pub fn port_megabits(&mut self) -> Result<Option<u32>, CmdError> {
+        vport::megabits(self)
+    }
+
+    /// The temperature of the card's chip in thousandths of a degree Celsius; `None` for a function that may not see it,
+    /// as virtual ones.
+    ///
+    /// # Errors
+    /// [`CmdError`].
+    pub fn millidegrees(&mut self) -> Result<Option<i32>, CmdError> {
+        sensor::millidegrees(self)
     }
 
     /// Counters of what went wrong on our queue pairs: packets out of sequence, retries, missing buffers. `None` where
@@ -649,7 +672,7 @@ impl Hca {
     }
 
     /// Peers whose MAC was configured.
-    pub(crate) fn neighbours(&self) -> &[(IpAddr, [u8; 6])] {
+    pub fn neighbours(&self) -> &[(IpAddr, [u8; 6])] {
         &self.shared.found.neighbours
     }
 
@@ -659,7 +682,7 @@ impl Hca {
     }
 
     /// The entry of our address with this GID, be it one that was removed and is still used.
-    pub(crate) fn known(&self, gid: [u8; 16]) -> Option<GidEntry> {
+    pub fn known(&self, gid: [u8; 16]) -> Option<GidEntry> {
         self.shared.gids.of(gid)
     }
 

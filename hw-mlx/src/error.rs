@@ -11,9 +11,9 @@ use std::net::IpAddr;
 use driver::{BarError, DmaError, FunctionError};
 use thiserror::Error;
 
-use dat_core::address::Address;
 pub use mlx_prm::known_syndromes;
 use mlx_prm::{CmdStatus, DeliveryStatus, Opcode, known_syndrome};
+use rdma_types::Address;
 
 /// A command that did not do what it was asked.
 #[derive(Debug, Error)]

@@ -24,19 +24,18 @@
 mod objects;
 mod steering;
 
-use dat_core::provider::{CompletionEntry, CompletionQueue, DataSegment, QueueFull};
-use dat_core::types::{DtoStatus, MemPrivFlags};
 use driver::{DmaArena, DmaBuffer};
 use mlx_prm::{
     AllocPdIn, AllocTransportDomainIn, CapType, CqeOpcode, CreateRqIn, CreateSqIn, CreateTirIn,
     CreateTisIn, EthOffloadCaps, FlowTableNicCap, ModifyRqIn, ModifySqIn, QueryNicVportContextIn,
     Wq,
 };
-
+use rdma_types::{Access, DataSegment, QueueFull};
 use zerocopy::IntoBytes;
 
 use self::objects::{Object, Objects};
 use crate::caps;
+use crate::completion::{self, Status};
 use crate::cq::{Cq, Cqe};
 use crate::device::Hca;
 use crate::error::{CmdError, MlxError};
@@ -311,7 +310,7 @@ impl Ethernet {
     }
 
     /// A completion event named its completion queue.
-    pub(crate) fn notified(&mut self) {
+    pub fn notified(&mut self) {
         self.cq.sequence().count_event();
         self.armed = false;
     }
@@ -387,9 +386,9 @@ impl Ethernet {
                 .and_then(|outcome| self.recv.complete(entry.wqe_counter(), outcome))
         };
         let Some(completion) = completion else { return };
-        if completion.status != DtoStatus::Success {
+        if completion.status != Status::Success {
             let (syndrome, vendor) = completion.detail.syndrome();
-            let text = crate::completion::explain(syndrome, vendor);
+            let text = completion::explain(syndrome, vendor);
             tracing::warn!(
                 syndrome,
                 vendor,
@@ -469,7 +468,7 @@ fn make(
         pd,
         address: memory.slots.address(),
         bytes: memory.slots.len() as u64,
-        access: MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE,
+        access: Access::LOCAL_READ | Access::LOCAL_WRITE,
         variant: 0,
         may_have_windows: false,
     };

@@ -8,11 +8,9 @@ use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::net::IpAddr;
 
-use dat_core::NetworkEvent;
 use zerocopy::IntoBytes;
 
-use crate::error::DeadCause;
-use crate::pages::{FunctionId, PageRequest};
+use crate::error::{DeadCause, Mac};
 use mlx_prm::{Cqn, Eqe, EventType, Qpn, Rmpn};
 
 /// Something that happened outside of a queue.
@@ -73,7 +71,7 @@ pub enum AsyncEvent {
     },
     /// The system wants the function back and waits until it is closed. Until then everything works.
     DeviceRequested,
-    /// Something happened on the network that is not an event of the device's.
+    /// Something happened on the network that is not an event of the device's ([`Hca::tell_all`](crate::Hca::tell_all)).
     Network(NetworkEvent),
     /// An address of ours retires ([`Hca::retire_address`](crate::Hca::retire_address)).
     AddressRemoved {
@@ -94,6 +92,51 @@ pub enum AsyncEvent {
         /// Its sub-type.
         sub_type: u8,
     },
+}
+
+/// What is heard on the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NetworkEvent {
+    /// The function has one more address ([`Hca::add_address`](crate::Hca::add_address)).
+    AddressAdded(IpAddr),
+    /// Another station uses an address of ours, too.
+    AddressDuplicate {
+        /// The address.
+        address: IpAddr,
+        /// The other station's MAC.
+        mac: [u8; 6],
+        /// The address had just been added, and is given up. Otherwise it is defended (RFC 5227, 2.4).
+        lost: bool,
+    },
+    /// A neighbour has another MAC than before.
+    NeighbourMoved {
+        /// The neighbour.
+        address: IpAddr,
+        /// Its MAC from now on.
+        mac: [u8; 6],
+    },
+    /// No station answers for a neighbour's address.
+    NeighbourLost(IpAddr),
+}
+
+impl fmt::Display for NetworkEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AddressAdded(address) => write!(f, "{address} is an address of ours"),
+            Self::AddressDuplicate { address, mac, lost } => {
+                let whom = if *lost {
+                    "somebody else, and not by us"
+                } else {
+                    "somebody else, too"
+                };
+                write!(f, "{address} is used by {whom}: {}", Mac(*mac))
+            }
+            Self::NeighbourMoved { address, mac } => {
+                write!(f, "{address} has moved to {}", Mac(*mac))
+            }
+            Self::NeighbourLost(address) => write!(f, "nobody answers for {address}"),
+        }
+    }
 }
 
 impl fmt::Display for AsyncEvent {
@@ -132,6 +175,26 @@ impl fmt::Display for AsyncEvent {
             Self::Other { event, sub_type } => write!(f, "event {event:?}, sub-type {sub_type:#x}"),
         }
     }
+}
+
+/// Whose pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct FunctionId {
+    /// Function number; 0 is the function itself.
+    pub(crate) number: u16,
+    /// The function of the adapter's own processor.
+    pub(crate) embedded_cpu: bool,
+}
+
+/// A page request event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PageRequest {
+    /// For whom.
+    pub(crate) function: FunctionId,
+    /// Pages wanted, or, negative, offered back.
+    pub(crate) pages: i32,
+    /// Everything the function holds is free; no command is wanted.
+    pub(crate) release_all: bool,
 }
 
 /// What one entry asks for.

@@ -14,7 +14,7 @@ mod table;
 
 use std::net::IpAddr;
 
-use dat_core::address::{Address, same_network};
+use rdma_types::{Address, same_network};
 
 use crate::control::Commands;
 use crate::error::{CmdError, MlxError};

@@ -20,27 +20,24 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use dat_core::provider::{
-    CompletionEntry, CompletionQueue, DataSegment, MadAddress, Path, QueueFull,
-};
-use dat_core::types::{DtoStatus, MemPrivFlags};
 use driver::DmaBuffer;
+use rdma_types::{Access, DataSegment, MadAddress, Path, QueueFull};
 use static_assertions::const_assert;
 
 use crate::caps::{LEAST_LOG_CQ_ENTRIES, LEAST_LOG_QP_ENTRIES};
+use crate::completion::{self, Status};
 use crate::cq::{ArmSequence, Cq, Cqe};
 use crate::device::Hca;
 use crate::error::MlxError;
+use crate::mad::MAD_BYTES;
 use crate::mkey::KeyRequest;
-use crate::qp::context::{GSI_Q_KEY, QpFacts, ReceiveSource, udp_source_port};
+use crate::qp::context::{GSI_Q_KEY, HOP_LIMIT, QpFacts, ReceiveSource, udp_source_port};
 use crate::qp::{RecvQueue, RecvSizes, SendQueue, SendSizes, control};
 use crate::ring::{Lent, RingMemory};
 use crate::uar::Doorbells;
 use crate::wqe::AddressVector;
 use mlx_prm::{CqeOpcode, ServiceType};
 
-/// Bytes of a management datagram (IBTA volume 1, "Management Datagram Format").
-pub const MAD_BYTES: usize = 256;
 /// Bytes of the routing header before it.
 pub const HEADER_BYTES: usize = 40;
 /// Where an IPv4 header stands in the routing header's place.
@@ -51,13 +48,11 @@ const WIRE_QPN: u32 = 1;
 /// as on all datagrams of RoCE v2 (Linux `ah.c` `MLX5_ECN_ENABLED`), and where they and its marks stand.
 const ECN_CAPABLE: u8 = 0b10;
 const ECN_MASK: u8 = 0b11;
-/// Hop limit of our packets (the default of IP stacks).
-pub(crate) const HOP_LIMIT: u8 = 64;
 
 /// Datagrams that may be in flight: as many as the kernel allows itself (Linux `IB_MAD_QP_SEND_SIZE`).
 const SENDS: u32 = 128;
 /// How long closing waits for datagrams on their way out.
-const LAST_WORDS: Duration = Duration::from_millis(100);
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 /// Datagrams that may arrive before somebody looks: as many as the kernel takes (Linux `IB_MAD_QP_RECV_SIZE`). A peer
 /// that opens or ends so many connections at once costs nobody a timeout.
 const RECEIVES: u32 = 512;
@@ -67,7 +62,8 @@ const SEND_SEGMENTS: u32 = 3;
 const RECV_SLOT: usize = 320;
 
 /// Traffic class of our datagrams on a path.
-pub(crate) const fn traffic_class(path: &Path) -> u8 {
+#[must_use]
+pub const fn traffic_class(path: &Path) -> u8 {
     path.traffic_class & !ECN_MASK | ECN_CAPABLE
 }
 
@@ -199,7 +195,7 @@ impl Gsi {
             pd,
             address: slots.address(),
             bytes: slots.len() as u64,
-            access: MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE,
+            access: Access::LOCAL_READ | Access::LOCAL_WRITE,
             variant: 0,
             may_have_windows: false,
         };
@@ -288,7 +284,7 @@ impl Gsi {
     }
 
     /// Whether something that was sent is still on its way.
-    pub(crate) fn is_sending(&mut self) -> bool {
+    pub fn is_sending(&mut self) -> bool {
         self.drain();
         self.send.outstanding() > 0 && !self.broken
     }
@@ -298,8 +294,8 @@ impl Gsi {
     /// # Errors
     /// Device refusal; what could not be destroyed keeps its memory.
     pub fn destroy(mut self, hca: &mut Hca) -> Result<(), MlxError> {
-        // The last words to our peers are on their way out: RESET would drop them.
-        let patience = hca.now() + LAST_WORDS;
+        // Datagrams to our peers may be on their way out: RESET would drop them.
+        let patience = hca.now() + DRAIN_TIMEOUT;
         while self.is_sending() && hca.now() < patience && hca.wait(patience).is_ok() {}
         let _in_reset = control::to_reset_at_last(hca, self.qpn)?;
         control::destroy_qp(hca, self.qpn)?;
@@ -322,7 +318,7 @@ impl Gsi {
     }
 
     /// A completion event named its completion queue.
-    pub(crate) fn notified(&mut self) {
+    pub fn notified(&mut self) {
         self.cq.sequence().count_event();
         self.armed = false;
     }
@@ -425,14 +421,14 @@ impl Gsi {
         let Some(completion) = completion else { return };
         // PANIC: cookies are the slots we posted.
         let slot = u32::try_from(completion.cookie).expect("a slot number");
-        if completion.status != DtoStatus::Success {
-            if completion.status != DtoStatus::ErrFlushed {
+        if completion.status != Status::Success {
+            if completion.status != Status::Flushed {
                 let (syndrome, vendor) = completion.detail.syndrome();
                 tracing::warn!(
                     syndrome,
                     vendor,
                     request = completion.request,
-                    text = crate::completion::explain(syndrome, vendor),
+                    text = completion::explain(syndrome, vendor),
                     "QP1 failed"
                 );
             }

@@ -17,7 +17,8 @@
 mod listeners;
 #[cfg(test)]
 mod models;
-pub(crate) mod visitor;
+mod parts;
+pub(crate) mod read_only;
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,6 +41,7 @@ use crate::segment::Hardware;
 use crate::vport::Port;
 
 pub(crate) use listeners::{Listener, Listeners};
+pub(crate) use parts::Parts;
 
 /// One event for each armed completion queue, of which the provider has no more than fit.
 const LOG_COMPLETION_ENTRIES: u32 = 14;
@@ -95,15 +97,6 @@ impl Shared {
     }
 }
 
-/// A UAR page, and the completion event queue that rings it.
-pub(crate) struct Parts {
-    pub(crate) uar_index: UarIndex,
-    pub(crate) uar: Block<UarPage>,
-    pub(crate) eq: Eq,
-    /// The event queue's, by number.
-    pub(crate) vector: usize,
-}
-
 /// A UAR page of its own.
 pub(crate) fn alloc_uar(
     commands: &mut impl Commands,
@@ -123,7 +116,7 @@ pub(crate) fn completion_events(caps: &Caps) -> u32 {
 /// An event queue that could not be made. The device may think that it has this ring.
 pub(crate) struct NoEq {
     pub(crate) error: MlxError,
-    pub(crate) undead: Option<Ring>,
+    pub(crate) orphaned: Option<Ring>,
 }
 
 /// Creates an event queue and arms it.
@@ -138,7 +131,7 @@ pub(crate) fn create_eq(
     let ring = Ring::new(arena, wanted).map_err(|error| {
         Box::new(NoEq {
             error: error.into(),
-            undead: None,
+            orphaned: None,
         })
     })?;
     let (input, pas) = ring.create_command(events, vector, uar.0);
@@ -150,7 +143,7 @@ pub(crate) fn create_eq(
             Ok(eq)
         }
         Err(error) => Err(Box::new(NoEq {
-            undead: error.outcome_unknown().then_some(ring),
+            orphaned: error.outcome_unknown().then_some(ring),
             error: error.into(),
         })),
     }
@@ -272,29 +265,29 @@ impl Own {
     }
 
     /// From here on it takes in events itself, and nobody has to wake it.
-    pub(crate) fn rise(&self, control: &mut Control) {
-        control.listeners.rise(self.number);
+    pub(crate) fn set_awake(&self, control: &mut Control) {
+        control.listeners.set_awake(self.number);
     }
 
     /// It has taken in all there was, and may sleep now: here, or its program on its descriptors.
-    pub(crate) fn lie_down(&self, control: &mut Control) {
-        control.listeners.lie_down(self.number);
+    pub(crate) fn set_idle(&self, control: &mut Control) {
+        control.listeners.set_idle(self.number);
     }
 
     /// It may sleep after a command, unless something came during it.
-    pub(crate) fn lie_down_after(&self, control: &mut Control) {
+    pub(crate) fn set_idle_after(&self, control: &mut Control) {
         let news = self.completions.has_news();
-        control.listeners.lie_down_after(self.number, news);
+        control.listeners.set_idle_after(self.number, news);
     }
 
     fn inbox<'a>(&self, control: &'a mut Control) -> Option<&'a mut Inbox> {
         control.listeners.inbox(self.number)
     }
 
-    /// Takes in what there is, its own and what is for all. True if there was anything. Up to [`Own::lie_down`] nobody
+    /// Takes in what there is, its own and what is for all. True if there was anything. Up to [`Own::set_idle`] nobody
     /// wakes it.
     pub(crate) fn serve(&mut self, control: &mut Control) -> bool {
-        self.rise(control);
+        self.set_awake(control);
         let shared = control.serve(Some(self.number));
         self.take_events(control) || shared
     }
@@ -347,12 +340,12 @@ impl Own {
     ) -> MutexGuard<'a, Control> {
         let until = deadline.min(control.health.next_poll());
         self.follow_if_changed(&control);
-        self.lie_down(&mut control);
+        self.set_idle(&mut control);
         drop(control);
         let woken = shared.clock.wait(&self.interrupts, until);
         let mut control = shared.lock();
         if !woken {
-            self.rise(&mut control);
+            self.set_awake(&mut control);
         } else if !self.woken(&mut control) {
             control.hear();
             self.follow_if_changed(&control);
@@ -402,9 +395,9 @@ pub(crate) fn parts_for(
             vector,
         }),
         Err(failed) => {
-            if let Some(ring) = failed.undead {
+            if let Some(ring) = failed.orphaned {
                 // The device may have an event queue that rings it: the page stays where it is.
-                shared.lock().undead_rings.push(ring);
+                shared.lock().orphaned_rings.push(ring);
             } else if let Err(second) = free_uar(commands, uar_index) {
                 tracing::warn!(%second, "a doorbell page that nobody uses stays");
             }

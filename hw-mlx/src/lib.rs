@@ -1,28 +1,54 @@
-//! The ConnectX (mlx5) provider: a network adapter driven from user space.
+//! A driver for ConnectX (mlx5) network adapters in user space.
+//!
+//! [`Hca`] is an opened function: reset, brought up, with its firmware's pages, event queues, a doorbell page and the
+//! port's addresses. On it stand queues of every kind, which a program posts to without a system call. The function may
+//! be a PCI function under the kernel's VFIO, one that another process plays (vfio-user), or a model in this process;
+//! [`driver::Function`] is all three, and nothing here knows which.
+//!
+//! ```no_run
+//! use hw_mlx::{AsyncEvent, Hca, HcaConfig};
+//!
+//! let function = driver::Function::vfio("0000:3b:00.2")?;
+//! let mut card = Hca::open(function, HcaConfig::new())?;
+//! println!("firmware {:?}, {:?} millidegrees", card.firmware_version(), card.millidegrees()?);
+//! loop {
+//!     // Sleeps on the function's interrupts; an event loop of its own polls `card.descriptor()` instead.
+//!     card.wait(card.now() + std::time::Duration::from_secs(1))?;
+//!     while let Some(event) = card.next_async() {
+//!         println!("{event}");
+//!     }
+//! }
+//! # #[allow(unreachable_code)]
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! `examples/daemon.rs` does that in an io_uring loop of its own, with counters and metrics, and opens the function anew
+//! when the device dies. A program that wants RDMA with connections takes `udapl`, whose provider on this driver is
+//! `dat-mlx`.
 //!
 //! The device's layouts and numbers are in [`mlx_prm`], where nothing acts. Here everything acts:
 //!
 //! | module | concern |
 //! |---|---|
+//! | [`device`] | [`Hca`]: the opened function; `config` how to open one; `instance` several threads on one function |
+//! | [`bringup`], `teardown` | from a reset function to a usable one, and back |
 //! | [`cmd`] | the command interface: entries, mailboxes, signatures, answers |
 //! | `control` | one command at a time from the caller's view: waiting, events meanwhile, time limits |
 //! | `segment` | what the device says before the first command |
-//! | [`bringup`], `teardown` | from a reset function to a usable one, and back |
 //! | [`pages`] | the memory the firmware borrows |
 //! | [`caps`] | what the device can do, what we need, what we switch on |
 //! | `eq` | event queues; [`event`] what they say |
-//! | `health` | whether the device is still alive |
+//! | `health`, `sensor` | whether the device is still alive, and how hot it is |
 //! | [`ids`] | which PCI functions are ours |
 //! | [`vport`], [`gid`] | the port's MAC, MTU, RoCE switch and address table |
-//! | [`device`] | [`Hca`]: the opened function; `config` how to open one |
 //! | [`cq`], [`qp`], [`srq`], [`wqe`], [`uar`] | the queues, their entries, their doorbells |
+//! | [`completion`] | how a request ended, and what the device's error codes mean |
 //! | [`mkey`], [`window`] | memory keys, memory windows |
+//! | [`gsi`], [`mad`], [`datagrams`] | management datagrams through QP1 |
+//! | [`ethernet`] | frames through the Ethernet port |
 //! | [`counters`] | what the device counts |
-//! | [`gsi`] | management datagrams through QP1 |
-//! | [`completion`] | what the device's error codes mean |
 //! | [`recorder`] | commands, datagrams, frames and events of the last while |
-//! | `random` | names and numbers drawn from a seed |
-//! | [`provider`] | all of it as DAT's provider |
+//! | [`random`] | names and numbers drawn from a seed |
 //! | [`selftest`] | a function that sends to itself, and how far it gets |
 //!
 //! The crate reaches the machine only through `driver`: it knows BARs, DMA buffers, interrupts and a
@@ -43,6 +69,7 @@ mod config;
 mod control;
 pub mod counters;
 pub mod cq;
+pub mod datagrams;
 pub mod device;
 mod eq;
 pub mod error;
@@ -53,17 +80,17 @@ pub mod gsi;
 mod health;
 pub mod ids;
 mod instance;
+pub mod mad;
 pub mod mkey;
-mod network;
 pub mod pages;
-pub mod provider;
 pub mod qp;
-mod random;
+pub mod random;
 pub mod recorder;
 mod report;
 pub mod ring;
 mod segment;
 pub mod selftest;
+mod sensor;
 pub mod srq;
 mod teardown;
 pub mod uar;
@@ -71,14 +98,14 @@ pub mod vport;
 pub mod window;
 pub mod wqe;
 
-pub use config::{HcaConfig, Participation};
+pub use config::HcaConfig;
 pub use counters::{DeviceCounters, PortCounters, PriorityTraffic, QueueCounters, VportCounters};
-pub use dat_core::address::{Address, Vlan};
 pub use device::{Hca, Opened, Pending};
 pub use error::{CmdError, DeadCause, MissingCapability, MlxError, NotKept};
-pub use event::AsyncEvent;
+pub use event::{AsyncEvent, NetworkEvent};
 pub use gid::GidEntry;
 pub use mlx_prm::TrustState;
+pub use rdma_types::{Address, Vlan};
 pub use teardown::{CloseError, CloseReport};
 pub use vport::Port;
 pub use vport::look::{VportAdmin, VportState};

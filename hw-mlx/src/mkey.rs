@@ -23,8 +23,8 @@
 
 use core::ops::RangeInclusive;
 
-use dat_core::types::MemPrivFlags;
 use driver::Iova;
+use rdma_types::Access;
 
 use crate::device::Hca;
 use crate::error::{CmdError, MlxError};
@@ -107,7 +107,7 @@ pub struct KeyRequest {
     /// Bytes.
     pub bytes: u64,
     /// Rights.
-    pub access: MemPrivFlags,
+    pub access: Access,
     /// Low byte of the key.
     pub variant: u8,
     /// Whether windows may be bound to it, by which peers may write.
@@ -157,8 +157,8 @@ impl KeyRequest {
     /// peer's write must appear in order, since a program may wait for its last byte; a peer writes by the region's own
     /// key, or by a window, which needs local write alone.
     fn may_be_relaxed(&self) -> bool {
-        let by_peers = MemPrivFlags::REMOTE_WRITE | MemPrivFlags::REMOTE_ATOMIC;
-        let by_windows = self.may_have_windows && self.access.contains(MemPrivFlags::LOCAL_WRITE);
+        let by_peers = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        let by_windows = self.may_have_windows && self.access.contains(Access::LOCAL_WRITE);
         !self.access.intersects(by_peers) && !by_windows
     }
 
@@ -166,12 +166,12 @@ impl KeyRequest {
         let mut context = Mkc::new();
         context
             .set_access_mode_1_0(ACCESS_MODE_MTT)
-            // Drivers grant local read always; DAT's own check of it comes before the device's.
+            // Drivers grant local read always; whoever posts checks it before the device would.
             .set_lr(true)
-            .set_lw(self.access.contains(MemPrivFlags::LOCAL_WRITE))
-            .set_rr(self.access.contains(MemPrivFlags::REMOTE_READ))
-            .set_rw(self.access.contains(MemPrivFlags::REMOTE_WRITE))
-            .set_a(self.access.contains(MemPrivFlags::REMOTE_ATOMIC))
+            .set_lw(self.access.contains(Access::LOCAL_WRITE))
+            .set_rr(self.access.contains(Access::REMOTE_READ))
+            .set_rw(self.access.contains(Access::REMOTE_WRITE))
+            .set_a(self.access.contains(Access::REMOTE_ATOMIC))
             .set_qpn(ANY_QPN)
             .set_mkey_7_0(u32::from(self.variant))
             .set_pd(self.pd)
@@ -377,7 +377,7 @@ mod tests {
             pd: 0x1234,
             address: 0x1000,
             bytes: 0x100,
-            access: MemPrivFlags::LOCAL_READ | MemPrivFlags::REMOTE_WRITE,
+            access: Access::LOCAL_READ | Access::REMOTE_WRITE,
             variant: 0x5a,
             may_have_windows: false,
         };
@@ -407,24 +407,14 @@ mod tests {
             write: true,
             read: true,
         };
-        let local = MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE;
+        let local = Access::LOCAL_READ | Access::LOCAL_WRITE;
         for (access, windows, relaxed, expected) in [
             (local, false, both, (true, true)),
-            (local | MemPrivFlags::REMOTE_READ, false, both, (true, true)),
+            (local | Access::REMOTE_READ, false, both, (true, true)),
             (local, true, both, (false, false)),
-            (MemPrivFlags::LOCAL_READ, true, both, (true, true)),
-            (
-                local | MemPrivFlags::REMOTE_WRITE,
-                false,
-                both,
-                (false, false),
-            ),
-            (
-                local | MemPrivFlags::REMOTE_ATOMIC,
-                false,
-                both,
-                (false, false),
-            ),
+            (Access::LOCAL_READ, true, both, (true, true)),
+            (local | Access::REMOTE_WRITE, false, both, (false, false)),
+            (local | Access::REMOTE_ATOMIC, false, both, (false, false)),
             (local, false, Relaxed::default(), (false, false)),
             (
                 local,

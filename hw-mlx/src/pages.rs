@@ -26,6 +26,7 @@ use zerocopy::IntoBytes;
 
 use crate::cmd::{CommandQueue, SlotClass, SubmitError, Ticket};
 use crate::error::CmdError;
+use crate::event::{FunctionId, PageRequest};
 use mlx_prm::ManagePagesIn;
 
 /// Bytes of a firmware page.
@@ -50,26 +51,6 @@ const OUT_COUNT: usize = 0x08;
 const CANNOT_GIVE: u32 = 0;
 const GIVE: u32 = 1;
 const TAKE: u32 = 2;
-
-/// Whose pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct FunctionId {
-    /// Function number; 0 is the function itself.
-    pub(crate) number: u16,
-    /// The function of the adapter's own processor.
-    pub(crate) embedded_cpu: bool,
-}
-
-/// A page request event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PageRequest {
-    /// For whom.
-    pub(crate) function: FunctionId,
-    /// Pages wanted, or, negative, offered back.
-    pub(crate) pages: i32,
-    /// Everything the function holds is free; no command is wanted.
-    pub(crate) release_all: bool,
-}
 
 /// Memory taken from the arena, and which of its pages are not lent.
 struct Chunk {

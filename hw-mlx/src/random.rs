@@ -11,14 +11,14 @@ use crate::error::MlxError;
 
 /// A stream of random numbers.
 #[derive(Clone, Debug)]
-pub(crate) struct Random(ChaCha20Rng);
+pub struct Random(ChaCha20Rng);
 
 impl Random {
     /// The stream of a seed; without one, a stream nobody else has.
     ///
     /// # Errors
     /// [`MlxError::Random`]: the system has no randomness to give.
-    pub(crate) fn new(seed: Option<u64>) -> Result<Self, MlxError> {
+    pub fn new(seed: Option<u64>) -> Result<Self, MlxError> {
         match seed {
             Some(seed) => Ok(Self(ChaCha20Rng::seed_from_u64(seed))),
             None => ChaCha20Rng::try_from_os_rng()
@@ -31,7 +31,7 @@ impl Random {
     ///
     /// # Errors
     /// As [`Random::new`].
-    pub(crate) fn of_function(seed: Option<u64>, name: &str) -> Result<Self, MlxError> {
+    pub fn of_function(seed: Option<u64>, name: &str) -> Result<Self, MlxError> {
         let mut random = Self::new(seed)?;
         let mut key = [0; 32];
         random.0.fill_bytes(&mut key);
@@ -42,18 +42,19 @@ impl Random {
         Ok(Self(ChaCha20Rng::from_seed(key)))
     }
 
-    pub(crate) fn next(&mut self) -> u64 {
+    /// The next 64 bits of the stream.
+    pub fn number(&mut self) -> u64 {
         self.0.next_u64()
     }
 
     /// A byte of the stream.
-    pub(crate) fn byte(&mut self) -> u8 {
+    pub fn byte(&mut self) -> u8 {
         let [byte, ..] = self.0.next_u32().to_be_bytes();
         byte
     }
 
     /// Sixteen bytes of the stream.
-    pub(crate) fn bytes(&mut self) -> [u8; 16] {
+    pub fn bytes(&mut self) -> [u8; 16] {
         let mut bytes = [0; 16];
         self.0.fill_bytes(&mut bytes);
         bytes
@@ -66,14 +67,16 @@ const FRESH: usize = 64;
 
 /// Variants of keys, the low bytes of their names: drawn at random, and none of the last few again.
 #[derive(Debug)]
-pub(crate) struct Variants {
+pub struct Variants {
     random: Random,
     recent: [u8; FRESH],
     drawn: usize,
 }
 
 impl Variants {
-    pub(crate) fn new(random: Random) -> Self {
+    /// Variants drawn from a stream.
+    #[must_use]
+    pub fn new(random: Random) -> Self {
         Self {
             random,
             recent: [0; FRESH],
@@ -82,7 +85,7 @@ impl Variants {
     }
 
     /// The variant of the next key.
-    pub(crate) fn draw(&mut self) -> u8 {
+    pub fn draw(&mut self) -> u8 {
         let recent = &self.recent[..self.drawn.min(FRESH)];
         // Three of four are fresh. A cipher does not go on drawing others, but a loop has a bound.
         let fresh = (0..4096)
@@ -97,11 +100,11 @@ impl Variants {
 
 impl Variants {
     /// All variants in an order drawn at random (Fisher and Yates), a fresh one first.
-    pub(crate) fn order(&mut self) -> Box<[u8; 256]> {
+    pub fn order(&mut self) -> Box<[u8; 256]> {
         let mut order = Box::new([0; 256]);
         for (at, variant) in (0..=u8::MAX).enumerate() {
             // What is drawn from 2^64 and left over is no use to anybody.
-            let place = usize::try_from(self.random.next() % (at as u64 + 1)).unwrap_or_default();
+            let place = usize::try_from(self.random.number() % (at as u64 + 1)).unwrap_or_default();
             order[at] = order[place];
             order[place] = variant;
         }
@@ -115,7 +118,7 @@ impl Variants {
 
 /// A MAC address nobody gave out: locally administered, of one station.
 pub(crate) fn local_mac(random: &mut Random) -> [u8; 6] {
-    let [first, b, c, d, e, f, ..] = random.next().to_be_bytes();
+    let [first, b, c, d, e, f, ..] = random.number().to_be_bytes();
     [first & 0xfc | 2, b, c, d, e, f]
 }
 
@@ -145,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_seed_repeats_and_other_seeds_and_functions_differ() {
-        let drawn = |mut random: Random| [random.next(), random.next(), random.next()];
+        let drawn = |mut random: Random| [random.number(), random.number(), random.number()];
         assert_eq!(drawn(of(7)), drawn(of(7)));
         assert_ne!(drawn(of(7)), drawn(of(8)));
         let named = |name| drawn(Random::of_function(Some(7), name).expect("seeded"));

@@ -2,7 +2,7 @@
 //! what happened to device and link.
 //!
 //! They are the function's and not one instance's: whoever has a turn moves datagrams for all, and events are told to
-//! all. So they have a ring beside those of the instances (`dat_core::recorder`), from the moment the first instance
+//! all. So they have a ring of their own, from the moment the first instance
 //! records until the function is closed.
 //!
 //! The ring has a lock of its own, the last that is taken and held for one entry. Commands are recorded under the lock
@@ -19,14 +19,13 @@ use std::net::Ipv6Addr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use dat_core::provider::Nanos;
 use driver::Instant;
 use mlx_prm::{CmdStatus, Opcode};
 use static_assertions::const_assert;
 
 use crate::error::{CmdError, Mac};
 use crate::event::AsyncEvent;
-use crate::gsi::MAD_BYTES;
+use crate::mad::MAD_BYTES;
 
 /// Entries that are kept, the last ones.
 pub const RECORDS: usize = 65_536;
@@ -79,7 +78,7 @@ pub struct Datagram {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
     /// When, by the clock of the function.
-    pub at: Nanos,
+    pub at: u64,
     /// What.
     pub what: Recorded,
 }
@@ -138,7 +137,7 @@ enum Entry {
 
 #[derive(Clone, Copy)]
 struct Record {
-    at: Nanos,
+    at: u64,
     entry: Entry,
 }
 
@@ -174,7 +173,7 @@ struct Ring {
 }
 
 impl Ring {
-    fn push(&mut self, at: Nanos, entry: Entry) {
+    fn push(&mut self, at: u64, entry: Entry) {
         if self.records.len() == RECORDS {
             self.records.pop_front();
             self.before += 1;
@@ -276,7 +275,8 @@ impl Recorder {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn is_on(&self) -> bool {
+    /// Whether it records.
+    pub fn is_on(&self) -> bool {
         self.on.load(Ordering::Relaxed)
     }
 
@@ -319,13 +319,15 @@ impl Recorder {
         self.lock().push(now.0, entry);
     }
 
+    /// A management datagram was handed to the device, or came from it.
     pub(crate) fn datagram(&self, now: Instant, sent: bool, datagram: Datagram) {
         let mut ring = self.lock();
         let kept = ring.keep(Kept::Datagram(Box::new(datagram)));
         ring.push(now.0, Entry::Datagram { sent, kept });
     }
 
-    pub(crate) fn frame(&self, now: Instant, sent: bool, frame: &[u8]) {
+    /// A frame was handed to the device, or came from it.
+    pub fn frame(&self, now: Instant, sent: bool, frame: &[u8]) {
         if self.is_on() {
             let mut ring = self.lock();
             let kept = ring.keep(Kept::Frame(frame.into()));
@@ -371,6 +373,13 @@ impl RecorderDump {
     }
 }
 
+/// The kind of a management datagram: class, method and attribute (IBTA volume 1, "Management Datagram Format").
+fn in_numbers(mad: &[u8; MAD_BYTES]) -> String {
+    let [_, class, _, method] = [mad[0], mad[1], mad[2], mad[3]];
+    let attribute = u16::from_be_bytes([mad[16], mad[17]]);
+    format!("class {class:#04x}, method {method:#04x}, attribute {attribute:#06x}")
+}
+
 /// In words, without the time.
 impl fmt::Display for Recorded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -408,7 +417,7 @@ impl fmt::Display for Recorded {
                 write!(
                     f,
                     "{}, {} to {}",
-                    dat_core::cm::wire::in_words(&datagram.mad),
+                    in_numbers(&datagram.mad),
                     gid(datagram.source),
                     gid(datagram.destination)
                 )

@@ -16,15 +16,12 @@
 use core::fmt;
 use std::time::Duration;
 
-use dat_core::provider::{
-    Completion, CompletionEntry, CompletionQueue, DataSegment, QueuePair, QueueSizes, RequestFlags,
-    RequestOp,
-};
-use dat_core::types::{DtoStatus, MemPrivFlags};
 use driver::{DmaBuffer, Function};
 use mlx_prm::{AllocPdIn, Cqn, DeallocPdIn};
+use rdma_types::{Access, DataSegment, QueueSizes, RequestFlags, RequestOp};
 use thiserror::Error;
 
+use crate::completion::{Completion, Status};
 use crate::config::HcaConfig;
 use crate::cq::Cq;
 use crate::device::Hca;
@@ -202,10 +199,10 @@ impl<'a> Rig<'a> {
             pd,
             address: memory.address(),
             bytes: memory.len() as u64,
-            access: MemPrivFlags::LOCAL_READ
-                | MemPrivFlags::LOCAL_WRITE
-                | MemPrivFlags::REMOTE_READ
-                | MemPrivFlags::REMOTE_WRITE,
+            access: Access::LOCAL_READ
+                | Access::LOCAL_WRITE
+                | Access::REMOTE_READ
+                | Access::REMOTE_WRITE,
             variant: 0,
             may_have_windows: false,
         };
@@ -289,7 +286,7 @@ impl<'a> Rig<'a> {
         }
         self.post(op, local)?;
         for completion in self.completions(name, completions)? {
-            if completion.status != DtoStatus::Success {
+            if completion.status != Status::Success {
                 let (syndrome, vendor) = completion.detail.syndrome();
                 let text = crate::completion::explain(syndrome, vendor);
                 return Err(Failed::new(

@@ -23,11 +23,10 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use dat_core::provider::{
-    Completion, DataSegment, Plain, ProviderError, QueueFull, SharedReceiveQueue,
-};
 use driver::{DmaBuffer, DmaRing, DmaWord, barrier};
+use rdma_types::{DataSegment, Plain, QueueFull};
 
+use crate::completion::Completion;
 use crate::cq::{Cqe, FORM};
 use crate::device::Hca;
 use crate::error::MlxError;
@@ -355,11 +354,13 @@ impl Srq {
     }
 }
 
-impl SharedReceiveQueue for Srq {
-    type Entry = Cqe;
-
+impl Srq {
+    /// Posts a buffer, and tells the device.
+    ///
+    /// # Errors
+    /// [`QueueFull`] when `max_recvs` entries are in use.
     #[inline]
-    fn post_recv<I>(&mut self, segments: I, cookie: u64) -> Result<(), QueueFull>
+    pub fn post_recv<I>(&mut self, segments: I, cookie: u64) -> Result<(), QueueFull>
     where
         I: Iterator<Item = DataSegment> + Clone,
     {
@@ -368,8 +369,12 @@ impl SharedReceiveQueue for Srq {
         Ok(())
     }
 
+    /// Posts a buffer. The device is told with the next one of which it is told, or by [`Srq::tell`].
+    ///
+    /// # Errors
+    /// As [`Srq::post_recv`].
     #[inline(always)]
-    fn post_recv_untold<I>(&mut self, segments: I, cookie: u64) -> Result<(), QueueFull>
+    pub fn post_recv_untold<I>(&mut self, segments: I, cookie: u64) -> Result<(), QueueFull>
     where
         I: Iterator<Item = DataSegment> + Clone,
     {
@@ -403,14 +408,17 @@ impl SharedReceiveQueue for Srq {
         Ok(())
     }
 
+    /// Tells the device of all buffers posted.
     #[inline(always)]
-    fn tell(&mut self) {
+    pub fn tell(&mut self) {
         barrier::dma_to_device(); // the entries, and the links that lead to them, before the record
         self.record.store(u32::from(self.counter()));
     }
 
+    /// The [`Plain`] completion of a buffer that an entry says, if it is one
+    /// ([`Qp::complete_plain`](crate::qp::Qp::complete_plain)).
     #[inline(always)]
-    fn complete_plain(&mut self, entry: &Cqe) -> Option<Plain> {
+    pub fn complete_plain(&mut self, entry: &Cqe) -> Option<Plain> {
         let index = entry.wqe_counter();
         if entry.op_own() & FORM != CqeOpcode::RESP_SEND.0 << 4 {
             return None;
@@ -429,7 +437,9 @@ impl SharedReceiveQueue for Srq {
         })
     }
 
-    fn complete(&mut self, entry: &Cqe) -> Option<Completion> {
+    /// The completion of the buffer that an entry took from this queue ([`Qp::complete`](crate::qp::Qp::complete)).
+    #[inline]
+    pub fn complete(&mut self, entry: &Cqe) -> Option<Completion> {
         let Some(outcome) = entry.receive_outcome() else {
             self.distrust(entry.wqe_counter());
             return None;
@@ -438,22 +448,28 @@ impl SharedReceiveQueue for Srq {
         Some(outcome.completion(shadow.cookie, shadow.bytes, false))
     }
 
-    fn posted(&self) -> u64 {
+    /// Buffers posted since it was made.
+    #[must_use]
+    pub fn posted(&self) -> u64 {
         self.posted
     }
 
-    fn outstanding(&self) -> u32 {
+    /// Buffers posted and not complete, whether or not a queue pair has taken them.
+    #[must_use]
+    pub fn outstanding(&self) -> u32 {
         self.outstanding
             .saturating_sub(self.returns.count.load(Ordering::Acquire))
     }
 
-    fn set_max_recvs(&mut self, max_recvs: u32) -> Result<(), ProviderError> {
+    /// Changes how many buffers may be posted; those that are stay.
+    ///
+    /// # Errors
+    /// The most that there is room for, which is less; nothing has changed.
+    pub fn set_max_recvs(&mut self, max_recvs: u32) -> Result<(), usize> {
         // The entry at the tail is never posted.
         let room = self.shadow.len() - 1;
         if max_recvs as usize > room {
-            return Err(ProviderError::Resources(format!(
-                "{max_recvs} shared receives in a ring made for {room}"
-            )));
+            return Err(room);
         }
         self.max_recvs = max_recvs;
         Ok(())

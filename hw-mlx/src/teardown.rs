@@ -16,9 +16,10 @@ use thiserror::Error;
 use crate::cmd::SlotClass;
 use crate::control::{Commands, Control};
 use crate::error::{CmdError, DeadCause, MlxError};
+use crate::event::FunctionId;
 use crate::gid;
 use crate::instance::Shared;
-use crate::pages::{FunctionId, Pages, TAKE_PAGES};
+use crate::pages::{Pages, TAKE_PAGES};
 use crate::vport;
 use mlx_prm::{DeallocQCounterIn, DeallocUarIn, DestroyEqIn, DisableHcaIn, TeardownHcaIn};
 
@@ -184,7 +185,7 @@ fn destroy_eqs(control: &mut Control, first: &mut First) {
         let result = control.exec(&input);
         if result.is_err() && control.bus_master {
             // The device may still write this ring: it stays where it is until bus mastering is off.
-            control.undead_rings.push(eq.into_ring());
+            control.orphaned_rings.push(eq.into_ring());
         }
         first.note("event queue", result);
     }

@@ -21,8 +21,7 @@
 //!
 //! One entry of the table covers less than 2 GiB, and the work request carries four: a window is at most 4 GiB.
 
-use dat_core::provider::WindowTarget;
-use dat_core::types::MemPrivFlags;
+use rdma_types::{Access, WindowTarget};
 use zerocopy::IntoBytes;
 
 use crate::device::Hca;
@@ -150,8 +149,8 @@ impl Window {
             );
             context
                 .set_en_rinval(may_be_invalidated(target))
-                .set_rr(target.access.contains(MemPrivFlags::REMOTE_READ))
-                .set_rw(target.access.contains(MemPrivFlags::REMOTE_WRITE))
+                .set_rr(target.access.contains(Access::REMOTE_READ))
+                .set_rw(target.access.contains(Access::REMOTE_WRITE))
                 .set_qpn(ANY_QPN)
                 .set_start_addr(target.address)
                 .set_len(target.bytes);
@@ -191,7 +190,7 @@ impl Window {
 
 /// Whether peers may invalidate what is bound so.
 fn may_be_invalidated(target: &WindowTarget) -> bool {
-    target.bytes != 0 && target.access.contains(MemPrivFlags::REMOTE_INVALIDATE)
+    target.bytes != 0 && target.access.contains(Access::REMOTE_INVALIDATE)
 }
 
 /// Whether the device has windows as we use them: they exist, UMR may change indirect keys, and their tables are long
@@ -276,7 +275,7 @@ mod tests {
             lmr_context: 0x0a0b_0c0d,
             address: 0x7f00_1122_3344,
             bytes: 0x5566,
-            access: MemPrivFlags::REMOTE_READ | MemPrivFlags::LOCAL_WRITE,
+            access: Access::REMOTE_READ | Access::LOCAL_WRITE,
         });
         assert_eq!(bytes.len(), 176);
         let mut expected = [0_u8; 176];
@@ -305,7 +304,7 @@ mod tests {
             lmr_context: 0,
             address: 0,
             bytes: 0,
-            access: MemPrivFlags::empty(),
+            access: Access::empty(),
         };
         let mut seen = std::collections::BTreeSet::new();
         for _ in 0..256 {
@@ -323,7 +322,7 @@ mod tests {
             lmr_context: 0x0a0b_0c0d,
             address: 0x1000,
             bytes: 0,
-            access: MemPrivFlags::all(),
+            access: Access::all(),
         });
         // UMR control segment and key context, and no table.
         let mut expected = [0_u8; 112];
@@ -350,7 +349,7 @@ mod tests {
             (bytes[8 + 6] & 1, bytes[48 + 12] & 1)
         };
         let mut window = window();
-        let (may, may_not) = (MemPrivFlags::REMOTE_INVALIDATE, MemPrivFlags::REMOTE_READ);
+        let (may, may_not) = (Access::REMOTE_INVALIDATE, Access::REMOTE_READ);
         assert_eq!(said(&window, may_not), (0, 0));
         assert_eq!(said(&window, may), (1, 1));
         window.advance(&target(may));
@@ -363,7 +362,7 @@ mod tests {
             lmr_context: 7,
             address: 0x1000,
             bytes: 2 * ENTRY_BYTES + 5,
-            access: MemPrivFlags::REMOTE_WRITE,
+            access: Access::REMOTE_WRITE,
         });
         let entries: Vec<(u32, u64)> = bytes[112..]
             .as_chunks::<16>()

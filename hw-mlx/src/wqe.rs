@@ -13,9 +13,9 @@
 //! Absent on purpose: WQE signatures (`wq_signature` is never set, the signature byte stays 0) and
 //! zero-length data units, which the device would read as 2 GiB.
 
-use dat_core::provider::DataSegment;
 use driver::DmaBlock;
 use mlx_prm::{EthSeg, WqeOpcode};
+use rdma_types::DataSegment;
 use zerocopy::big_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 

@@ -3,6 +3,8 @@
 //! Each rule is a function over the tracked Rust sources and says what it protects. A rule that
 //! needs an exception gets it here, with the reason, not in the source.
 
+mod circles;
+mod imports;
 mod pools;
 
 use std::collections::BTreeSet;
@@ -44,10 +46,12 @@ pub fn run() -> Result<()> {
     let mut breaches = Vec::new();
     the_picture_is_what_cargo_builds(&mut breaches)?;
     the_simulator_stands_on_no_driver(&mut breaches)?;
+    the_card_knows_no_dat(&mut breaches)?;
     the_maps_name_what_is_there(&mut breaches)?;
     pages::check(&mut breaches)?;
     errors_are_quoted_as_they_are_said(&sources, &mut breaches)?;
     pools::are_those_of_the_sources(&sources, &mut breaches)?;
+    circles::there_are_none(&sources, &mut breaches);
     for source in &sources {
         if source.path == "lab/src/tidy.rs" {
             continue; // names what it forbids
@@ -178,7 +182,8 @@ fn crates_know_only_their_own(source: &Source, breaches: &mut Vec<String>) {
     let forbidden: &[&str] = match source.crate_name() {
         // Its tests name drivers a function may be bound to.
         "driver" if !source.is_test() => &["mlx5", "Mlx"],
-        "hw-mlx" if !source.is_test() => &["std::fs", "vfio"],
+        "hw-mlx" if source.path.contains("/src/") => &["std::fs", "vfio"],
+        "dat-mlx" if !source.is_test() => &["std::fs", "vfio"],
         _ => return,
     };
     for (number, line) in source.code() {
@@ -241,8 +246,12 @@ fn floors_know_those_below(source: &Source, breaches: &mut Vec<String>) {
 /// Above `driver` the code is the same whatever the function is: a name is made a function in one file, and nothing
 /// is compiled for one backend only.
 fn backends_are_told_apart_in_one_place(source: &Source, breaches: &mut Vec<String>) {
-    let above = matches!(source.crate_name(), "dat-core" | "hw-mlx" | "udapl");
-    if !above || source.is_test() {
+    let above = matches!(
+        source.crate_name(),
+        "dat-core" | "dat-mlx" | "hw-mlx" | "udapl"
+    );
+    let is_example = source.path.contains("/examples/");
+    if !above || source.is_test() || is_example {
         return;
     }
     for (number, line) in source.code() {
@@ -331,28 +340,45 @@ fn the_picture_is_what_cargo_builds(breaches: &mut Vec<String>) -> Result<()> {
 
 /// Without its features, simnic is a card in software and no more: what drives one is elsewhere.
 fn the_simulator_stands_on_no_driver(breaches: &mut Vec<String>) -> Result<()> {
-    let tree = shell::capture(shell::cargo(&[
-        "tree",
-        "--locked",
-        "--package=simnic",
-        "--no-default-features",
-        "--edges=normal",
-        "--prefix=none",
-        "--format={lib}",
-    ]))?;
-    let drivers = ["udapl", "dat_core", "hw_mlx", "neighbour"];
-    let found = tree.lines().map(|line| line.trim_end_matches(" (*)"));
-    let found: BTreeSet<&str> = found.filter(|name| drivers.contains(name)).collect();
-    ensure!(
-        tree.contains("hw_sim"),
-        "cargo tree has no libraries: {tree}"
-    );
+    let drivers = ["udapl", "dat_core", "dat_mlx", "hw_mlx", "neighbour"];
+    let found = stands_on("simnic", "normal", &drivers)?;
     breaches.extend(
         found
             .iter()
             .map(|name| format!("simnic/Cargo.toml: simnic without features stands on {name}")),
     );
     Ok(())
+}
+
+/// Whoever wants the card's driver does not get DAT with it, nor do its tests.
+fn the_card_knows_no_dat(breaches: &mut Vec<String>) -> Result<()> {
+    let found = stands_on("hw-mlx", "normal,dev", &["dat_core", "dat_mlx", "udapl"])?;
+    breaches.extend(
+        found
+            .iter()
+            .map(|name| format!("hw-mlx/Cargo.toml: the card's driver stands on {name}")),
+    );
+    Ok(())
+}
+
+/// Which of some libraries a crate is built with, by these edges and without its features.
+fn stands_on(package: &str, edges: &str, others: &[&str]) -> Result<BTreeSet<String>> {
+    let tree = shell::capture(shell::cargo(&[
+        "tree",
+        "--locked",
+        &format!("--package={package}"),
+        "--no-default-features",
+        &format!("--edges={edges}"),
+        "--prefix=none",
+        "--format={lib}",
+    ]))?;
+    ensure!(
+        tree.contains("driver"),
+        "cargo tree has no libraries: {tree}"
+    );
+    let found = tree.lines().map(|line| line.trim_end_matches(" (*)"));
+    let found = found.filter(|name| others.contains(name));
+    Ok(found.map(str::to_owned).collect())
 }
 
 /// Pages that say where things are.

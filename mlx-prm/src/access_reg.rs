@@ -54,6 +54,8 @@ codes! {
         NODE_DESC = 0x6001,
         /// Byte order of the host.
         HOST_ENDIANNESS = 0x7004,
+        /// Temperature of a sensor.
+        MTMP = 0x900a,
         /// Module EEPROM.
         MCIA = 0x9014,
         /// Firmware reset level.
@@ -95,6 +97,27 @@ layout! {
         ee: 0x04[30],
         /// Event generation mode.
         e: 0x04[1:0],
+    }
+
+    /// Temperature of a sensor, in units of 0.125 degrees Celsius, signed (register MTMP; `mlx5_ifc_mtmp_reg_bits` in
+    /// Linux include/linux/mlx5/mlx5_ifc.h).
+    pub struct Mtmp(0x20) {
+        /// Which; 0 is the card's chip.
+        sensor_index: 0x00[11:0],
+        temperature: 0x04[15:0],
+        /// Set: the highest temperature is kept.
+        mte: 0x08[31],
+        /// Set by a write: it begins anew.
+        mtr: 0x08[30],
+        /// The highest since then.
+        max_temperature: 0x08[15:0],
+        /// Events at the thresholds.
+        tee: 0x0c[31:30],
+        temperature_threshold_hi: 0x0c[15:0],
+        temperature_threshold_lo: 0x10[15:0],
+        /// The sensor's name, eight characters.
+        sensor_name_hi: 0x18 u32,
+        sensor_name_lo: 0x1c u32,
     }
 
     /// Port MTU (register PMTU).

@@ -30,10 +30,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
+use dat_mlx::MlxProvider;
 use deaf::{Deaf, Quiet};
 use driver::{Device, Function, barrier};
 use hw_mlx::HcaConfig;
-use hw_mlx::provider::MlxProvider;
 use hw_sim::{LinkFaults, Profile, Sim, SimConfig, SimFunction};
 use udapl::{
     CompletionFlags, ConnQual, ConnectFlags, DtoCookie, EpAttr, EpEvds, EpHandle, EvdFlags,

@@ -18,10 +18,10 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dat_mlx::MlxProvider;
 use deaf::{Deaf, Quiet};
 use driver::{Device, Function};
 use hw_mlx::HcaConfig;
-use hw_mlx::provider::MlxProvider;
 use hw_sim::{LinkFaults, Profile, Sim, SimConfig, SimFunction};
 use nix::time::{ClockId, clock_gettime};
 use udapl::{

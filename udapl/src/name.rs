@@ -22,7 +22,7 @@
 //! | `,priority=N` | the priority of its frames in that VLAN, 0..=7 |
 //! | `,neighbour=IP/MAC` | a static neighbour entry: the adapter does not ask for this MAC |
 //! | `,network=off` | no ARP and neighbour discovery: the adapter neither asks for MACs nor answers |
-//! | `,network=on` | ARP and neighbour discovery are required: the adapter does not open without them. Without either option it uses them if the device allows it ([`NetworkState`](hw_mlx::provider::NetworkState)) |
+//! | `,network=on` | ARP and neighbour discovery are required: the adapter does not open without them. Without either option it uses them if the device allows it ([`NetworkState`](dat_mlx::NetworkState)) |
 //! | `,events=all`, `,events=errors` | whether the asynchronous EVD reports [`NetworkEvent`](crate::NetworkEvent)s beside errors. The default is `all` in Rust and `errors` in C |
 //! | `,endpoints=N` | room for N endpoints, of all instances together, as far as the device allows |
 //! | `,vectors=N` | N interrupt vectors for completions, as far as available. If instances sleep, one vector for each instance is best |
@@ -324,7 +324,7 @@ fn station_of(text: &str) -> Option<[u8; 6]> {
 
 #[cfg(test)]
 mod tests {
-    use hw_mlx::Participation;
+    use dat_mlx::Participation;
 
     use super::*;
     use crate::open::HandedIn;
@@ -423,15 +423,11 @@ mod tests {
                 "10.0.0.1"
             ]
         );
-        assert_eq!(
-            parsed.hca.network,
-            Participation::IfPossible,
-            "nothing said"
-        );
+        assert_eq!(parsed.network, Participation::IfPossible, "nothing said");
         let (_, parsed) = parse("sim:a,network=off", &OpenOptions::default()).expect("an option");
-        assert_eq!(parsed.hca.network, Participation::Off);
+        assert_eq!(parsed.network, Participation::Off);
         let (_, parsed) = parse("sim:a,network=on", &OpenOptions::default()).expect("an option");
-        assert_eq!(parsed.hca.network, Participation::Required, "by name");
+        assert_eq!(parsed.network, Participation::Required, "by name");
     }
 
     #[test]

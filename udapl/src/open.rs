@@ -7,211 +7,27 @@ mod capture;
 #[cfg(feature = "sim")]
 pub(crate) mod simulated;
 
+mod adapter;
+mod error;
 mod options;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-use dat_core::{CloseFlags, DatError, IaConfig, Opened, ReturnType};
-use driver::{DmaSpace, Function, FunctionError, HandedInError, PciAddress, VfioFds, handed_in};
-use hw_mlx::provider::{MlxProvider, OpenedProvider};
-use hw_mlx::{CloseError, CloseReport, MlxError};
+use dat_core::{CloseFlags, DatError};
+use dat_mlx::{MlxProvider, ProviderConfig};
+use driver::{DmaSpace, Function, FunctionError, PciAddress, VfioFds, handed_in};
+use hw_mlx::{CloseError, CloseReport};
 use thiserror::Error;
 
-use crate::Ia;
-use crate::name::OnCard;
+pub use adapter::Adapter;
+use adapter::with_recorder_folder;
+pub use error::OpenError;
 pub use options::{HandedIn, OpenOptions, Simulated};
 
-/// Reasons why an adapter could not be opened.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// No kind of device has a name of this form.
-    #[error(
-        "no adapter is called {name:?}: {}names are sim:NAME, sim:CARD/pf, sim:CARD/vf0 to sim:CARD/vf7, vfio-user:SOCKET and a PCI address like 0000:3b:00.2 (DAT_PROVIDER_NOT_FOUND)",
-        kernel_name_hint(name)
-    )]
-    NotFound {
-        /// The name.
-        name: String,
-    },
-    /// An option of the name is unknown or malformed.
-    #[error("{name}: {why} (DAT_PROVIDER_NOT_FOUND)")]
-    BadOption {
-        /// The whole name.
-        name: String,
-        /// The option.
-        option: String,
-        /// The mistake, and the valid options or values.
-        why: String,
-    },
-    /// The name of a card was used for a single function, or the other way round.
-    #[error(
-        "{name}: sim:{card} was opened as {there} in this process; use one of its functions, or another name (DAT_PROVIDER_NOT_FOUND)"
-    )]
-    OtherKind {
-        /// The adapter.
-        name: String,
-        /// The part of the name before the function's.
-        card: String,
-        /// The kind of the open device.
-        there: &'static str,
-    },
-    /// This process has the function open already; a function has one driver.
-    #[error(
-        "{name} is open already, and a function has one driver at a time: `Adapter::instance` opens one more instance of it"
-    )]
-    InUse {
-        /// The adapter.
-        name: String,
-    },
-    /// The control socket could not be served.
-    #[cfg(feature = "control")]
-    #[error("{name}: {error}")]
-    Control {
-        /// The adapter.
-        name: String,
-        /// Reason.
-        error: ::control::ServeError,
-    },
-    /// The options ask for a control socket, but this library was built without them.
-    #[error("{name},control={}: this library was built without feature `control` (DAT_PROVIDER_NOT_FOUND)", path.display())]
-    NoControl {
-        /// The adapter.
-        name: String,
-        /// Path of the socket.
-        path: PathBuf,
-    },
-    /// The recorder's folder cannot be written.
-    #[error("{name}: recorder folder {}: {error}", path.display())]
-    Recorder {
-        /// The adapter.
-        name: String,
-        /// The folder.
-        path: PathBuf,
-        /// Reason.
-        error: std::io::Error,
-    },
-    /// The wire cannot be captured in the file given.
-    #[cfg(feature = "sim")]
-    #[error("{name}: pcap={}: {error}", path.display())]
-    Capture {
-        /// The adapter.
-        name: String,
-        /// The file.
-        path: PathBuf,
-        /// Reason.
-        error: std::io::Error,
-    },
-    /// The adapter is closed: its last instance was closed.
-    #[error("{name} is closed: its last instance is gone")]
-    Closed {
-        /// The adapter.
-        name: String,
-    },
-    /// The function could not be opened.
-    #[error("{error}")]
-    Function {
-        /// The adapter.
-        name: String,
-        /// Reason.
-        error: FunctionError,
-    },
-    /// A descriptor that the process should have inherited is missing.
-    #[error("{name}: {error}")]
-    HandedIn {
-        /// The adapter.
-        name: String,
-        /// The missing descriptor, and the inherited ones.
-        error: HandedInError,
-    },
-    /// The function could not be opened by the inherited descriptors.
-    #[error("{name}, by {descriptors}: {error}")]
-    ByDescriptors {
-        /// The adapter.
-        name: String,
-        /// Their names.
-        descriptors: String,
-        /// Reason.
-        error: Box<FunctionError>,
-    },
-    /// The adapter is simulated, and this library was built without the simulator.
-    #[error(
-        "{name}: this library was built without feature `sim`, the simulator (DAT_PROVIDER_NOT_FOUND)"
-    )]
-    NoSimulator {
-        /// The adapter.
-        name: String,
-    },
-    /// The profile of a simulated function is unknown or malformed.
-    #[cfg(feature = "sim")]
-    #[error("{name}: profile {}", once(profile, error))]
-    Profile {
-        /// The adapter.
-        name: String,
-        /// The profile.
-        profile: String,
-        /// Reason.
-        error: Box<hw_sim_host::profile::BadProfile>,
-    },
-    /// The wire of a simulated function could not be set up.
-    #[error("{name}: link {}", once(&path.display().to_string(), error))]
-    Link {
-        /// The adapter.
-        name: String,
-        /// The path.
-        path: PathBuf,
-        /// Reason.
-        error: std::io::Error,
-    },
-    /// The system could not start a thread.
-    #[error("{name}: cannot start its background thread: {error}")]
-    Thread {
-        /// The adapter.
-        name: String,
-        /// Reason.
-        error: std::io::Error,
-    },
-    /// The device could not be brought up.
-    #[error("{name}: bring-up: {error}")]
-    BringUp {
-        /// The adapter.
-        name: String,
-        /// Reason.
-        error: MlxError,
-    },
-    /// A DAT call failed.
-    #[error(transparent)]
-    Dat(#[from] DatError),
-}
-
-/// Returns a hint if the name looks like a network device or an RDMA device of the kernel.
-fn kernel_name_hint(name: &str) -> &'static str {
-    /// Prefixes of device names of the kernel and systemd; a number follows.
-    const BEGINNINGS: [&str; 10] = [
-        "mlx5_", "mlx4_", "eth", "eno", "ens", "enp", "ib", "ibp", "rocep", "rdmap",
-    ];
-    let is_numbered = |beginning: &&str| {
-        let rest = name.strip_prefix(beginning);
-        rest.is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
-    };
-    if BEGINNINGS.iter().any(is_numbered) {
-        "that is a name of the kernel's, and `datctl devices` lists the PCI address of each card; "
-    } else {
-        ""
-    }
-}
-
-/// Joins a subject and a message, unless the message begins with the subject already.
-fn once(of: &str, said: impl std::fmt::Display) -> String {
-    let said = said.to_string();
-    if said.starts_with(of) {
-        said
-    } else {
-        format!("{of}: {said}")
-    }
-}
+use crate::ia::Ia;
+use crate::name::OnCard;
 
 /// Reasons why an adapter was not closed, or not cleanly.
 #[derive(Debug, Error)]
@@ -226,68 +42,6 @@ where
     /// The adapter is closed, but its device refused a step of the teardown.
     #[error(transparent)]
     Teardown(#[from] CloseError),
-}
-
-/// An open adapter, from which each thread opens an instance of its own. It can also start a background thread for
-/// times when the program's threads are busy ([`Adapter::background_thread`]).
-///
-/// An [`Ia`] is used by one thread at a time, and can be sent to another. Each instance has its own queues, objects
-/// and descriptor to sleep on: a post, a poll and a dequeue share nothing with another instance. The instances share
-/// the port and its addresses, memory (memory allocated through one can be registered in all), and the connection
-/// manager. The adapter is closed with its last instance.
-#[derive(Clone)]
-pub struct Adapter {
-    name: String,
-    device: OpenedProvider,
-    dat: Opened,
-}
-
-impl Adapter {
-    /// Returns the adapter of an instance.
-    #[must_use]
-    pub fn of(ia: &Ia) -> Self {
-        Self {
-            name: ia.provider().hca().name().to_owned(),
-            device: ia.provider().opened(),
-            dat: ia.opened(),
-        }
-    }
-
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
-
-    pub(crate) const fn device(&self) -> &OpenedProvider {
-        &self.device
-    }
-
-    pub(crate) const fn dat(&self) -> &Opened {
-        &self.dat
-    }
-
-    /// Opens one more instance.
-    ///
-    /// # Errors
-    /// [`OpenError::Closed`]. [`OpenError::BringUp`]: the device has no room for another instance. Errors of DAT
-    /// about `config`.
-    pub fn instance(&self, config: IaConfig) -> Result<Ia, OpenError> {
-        let closed = || OpenError::Closed {
-            name: self.name.clone(),
-        };
-        let provider = self.device.instance().map_err(|error| OpenError::BringUp {
-            name: self.name.clone(),
-            error,
-        })?;
-        let made = self.dat.instance(provider.ok_or_else(closed)?, config);
-        made.map(with_recorder_folder).map_err(|error| {
-            // The last instance was closed in the meantime.
-            if error.return_type() == ReturnType::InvalidHandle {
-                closed()
-            } else {
-                error.into()
-            }
-        })
-    }
 }
 
 /// Default MTU of single simulated functions. RDMA packets then carry 4096 bytes, as on networks built for RDMA.
@@ -485,7 +239,11 @@ fn bring_up(function: Function, options: &OpenOptions) -> Result<Ia, OpenError> 
     let (recorded, folder) = recorder(&name, options)?;
     ia.recorder |= recorded;
     let reached = function.clone();
-    let provider = MlxProvider::open(function, options.hca.clone());
+    let config = ProviderConfig {
+        hca: options.hca.clone(),
+        network: options.network,
+    };
+    let provider = MlxProvider::open(function, config);
     let provider = provider.map_err(|error| match reached.lost() {
         // The device is gone; the error is more useful than the all-ones that its registers read as.
         Some(error) => OpenError::Function { name, error },
@@ -524,13 +282,6 @@ fn recorder(name: &str, options: &OpenOptions) -> Result<(bool, Option<PathBuf>)
             error,
         }),
     }
-}
-
-/// Makes an instance write its recordings to the folder, if its adapter has one.
-fn with_recorder_folder(ia: Ia) -> Ia {
-    #[cfg(feature = "control")]
-    let ia = crate::recorder::kept_by(ia);
-    ia
 }
 
 /// An adapter whose close was refused. It is unchanged.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use dat_core::cm::{Counters as ConnectionCounters, Refused};
-use hw_mlx::provider::NetworkCounters;
+use dat_mlx::NetworkCounters;
 use hw_mlx::{CmdError, DeviceCounters};
 
 use crate::open::{Adapter, OpenError};

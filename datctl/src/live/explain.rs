@@ -5,7 +5,8 @@
 
 use std::error::Error;
 
-use hw_mlx::completion::{self, syndrome};
+use dat_mlx::status::dto_status;
+use hw_mlx::completion::{self, Status, syndrome};
 use hw_mlx::error::{command_status, delivery_status, health_syndrome, known_syndromes};
 use nvmeof::nvme::rdma::Reject;
 use serde::Serialize;
@@ -91,7 +92,7 @@ const SYNDROMES: [u8; 13] = [
 fn statuses() -> impl Iterator<Item = (DtoStatus, u8)> {
     SYNDROMES
         .into_iter()
-        .map(|syndrome| (completion::dto_status(syndrome), syndrome))
+        .map(|syndrome| (dto_status(Status::of_syndrome(syndrome)), syndrome))
 }
 
 fn of_status((status, syndrome): (DtoStatus, u8)) -> Meaning {
@@ -168,7 +169,10 @@ fn of_number(number: u32, vendor: Option<u8>) -> Vec<Meaning> {
         if SYNDROMES.contains(&code) {
             meanings.push(Meaning {
                 of: "syndrome of an error CQE (PRM, \"Completion with Error Syndromes\")",
-                name: format!("{code:#04x}, {}", completion::dto_status(code).name()),
+                name: format!(
+                    "{code:#04x}, {}",
+                    dto_status(Status::of_syndrome(code)).name()
+                ),
                 means: completion::explain(code, vendor.unwrap_or(0)).to_string(),
             });
         }

@@ -28,8 +28,11 @@ use crate::bytes::Bytes;
 use crate::dma::{DmaBuffer, Lease};
 use crate::error::ReactorError;
 use crate::file::File;
-use crate::reactor::Token;
 use crate::span::Span;
+
+/// Identifies a queued operation. Later ones compare greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token(pub(crate) u64);
 
 /// An operation on a file.
 #[derive(Clone, Copy, Debug)]

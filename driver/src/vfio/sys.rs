@@ -31,7 +31,7 @@ use crate::clock::monotonic_now;
 use crate::error::MemoryError;
 use crate::mapping::Area;
 use crate::memory::SharedMemory;
-use crate::real_clock::poll_readable;
+use crate::readable::poll_readable;
 
 /// The VFIO ioctls in use; the value is the number counted from `VFIO_BASE`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

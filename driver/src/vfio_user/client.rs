@@ -16,9 +16,8 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::error::VfioUserError;
 use super::message::{
     self as wire, ANNOUNCED_MAPPINGS, Command, DeviceInfo, DmaMap, DmaUnmap, IrqInfo, RegionAccess,
-    RegionInfo, SetIrqs, Twin, Version,
+    RegionInfo, SetIrqs, Twin, Version, length_of,
 };
-use super::server::length_of;
 use super::socket::{self, Message, Socket};
 use super::twin_client::TwinClient;
 use crate::interrupt::{Interrupt, Notices};

@@ -289,3 +289,13 @@ fn number(text: &str, name: &str) -> Option<usize> {
         .unwrap_or(digits.len());
     digits[..end].parse().ok()
 }
+
+/// Size of a message's fixed part.
+pub(super) const fn length_of<T>() -> u32 {
+    assert!(size_of::<T>() < 64);
+    // CAST: just checked.
+    #[expect(clippy::cast_possible_truncation, reason = "below 64")]
+    {
+        size_of::<T>() as u32
+    }
+}

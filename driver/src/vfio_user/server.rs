@@ -24,7 +24,7 @@ use super::client_memory::ClientMemory;
 use super::error::VfioUserError;
 use super::message::{
     self as wire, Command, DeviceInfo, DmaMap, DmaUnmap, IrqInfo, RegionAccess, RegionInfo,
-    SetIrqs, Twin, Version,
+    SetIrqs, Twin, Version, length_of,
 };
 use super::socket::{self, Message, Socket};
 use super::twin_server::{self, TwinServer};
@@ -519,16 +519,6 @@ fn fits<T: IntoBytes + zerocopy::Immutable>(argsz: u32, reply: &T) -> Result<Vec
         return Err(Errno::EINVAL);
     }
     Ok(reply.as_bytes().to_vec())
-}
-
-/// Returns the size of a message's fixed part.
-pub(super) const fn length_of<T>() -> u32 {
-    assert!(size_of::<T>() < 64);
-    // CAST: just checked.
-    #[expect(clippy::cast_possible_truncation, reason = "below 64")]
-    {
-        size_of::<T>() as u32
-    }
 }
 
 /// Returns the offset as an index into the memory, if all `bytes` bytes are inside.

@@ -12,12 +12,10 @@ use dat_core::provider::{
     QueueSizes, ReadyToReceive, ReadyToSend, RequestFlags, RequestOp, SharedReceiveQueue,
 };
 use dat_core::types::{DtoStatus, MemPrivFlags};
+use dat_mlx::provider::{MlxProvider, Region};
+use dat_mlx::queues::{Cq, Qp, Srq};
 use driver::{Clock, Device, DmaMemory, Function, Instant, Interrupt, SharedMemory};
 use hw_mlx::HcaConfig;
-use hw_mlx::cq::Cq;
-use hw_mlx::provider::{MlxProvider, Region};
-use hw_mlx::qp::Qp;
-use hw_mlx::srq::Srq;
 use hw_sim::{FaultCause, Profile};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -107,7 +105,8 @@ impl Session {
     fn open(device: Arc<dyn Device>, shared: bool) -> Result<Self, ProviderError> {
         let function = Function::in_process(device)
             .map_err(|error| ProviderError::Device(error.to_string()))?;
-        let mut provider = MlxProvider::open(function, config())?;
+        let mut provider = MlxProvider::open(function, config())
+            .map_err(|error| ProviderError::Device(error.to_string()))?;
         let pd = provider.alloc_pd()?;
         let cq = provider.create_cq(15, 9)?;
         let buffer = provider
@@ -242,11 +241,11 @@ impl Session {
     fn poll(&mut self) {
         for _ in 0..self.cq.capacity() {
             let Some(entry) = self.cq.poll() else { return };
-            let Some(qp) = self.qps.iter_mut().find(|qp| qp.owner() == entry.owner()) else {
+            let Some(qp) = self.qps.iter_mut().find(|qp| qp.0.owner() == entry.owner()) else {
                 continue;
             };
             let completion = match &mut self.srq {
-                Some(srq) if qp.owner() == 8 && !entry.is_request() => srq.complete(&entry),
+                Some(srq) if qp.0.owner() == 8 && !entry.is_request() => srq.complete(&entry),
                 _ => qp.complete(&entry),
             };
             if let Some(completion) = completion {

@@ -9,10 +9,10 @@ use crate::cmd::{CommandQueue, SlotClass};
 use crate::config::HcaConfig;
 use crate::control::{Commands, Control};
 use crate::error::MlxError;
-use crate::event::Completions;
+use crate::event::{Completions, FunctionId};
 use crate::health::Health;
 use crate::instance::{Listener, Listeners};
-use crate::pages::{FunctionId, MOST_PAGES, Pages};
+use crate::pages::{MOST_PAGES, Pages};
 use crate::report::{Step, Stopwatch};
 use crate::segment;
 use mlx_prm::{COMMAND_INTERFACE_REVISION, EnableHcaIn, InitSegment, QueryPagesIn};
@@ -126,7 +126,7 @@ fn start_command_interface(
         objects: crate::control::Objects::default(),
         eqs: Vec::new(),
         spare: Vec::new(),
-        undead_rings: Vec::new(),
+        orphaned_rings: Vec::new(),
         event_mode: false,
         closed: false,
         requested: false,

@@ -10,7 +10,6 @@
 //! A device that does not end the old ring is not believed: the new ring then begins behind what was found, and
 //! entries that are missing show as DTOs that never complete.
 
-use dat_core::provider::Obstacles;
 use driver::{DmaRing, barrier};
 
 use super::{CQE_BYTES, Cq, Cqe, Lap, OP_OWN, TAIL, fresh_tail, ring_entries};
@@ -97,7 +96,7 @@ impl Cq {
         self.entries = entries;
         self.consumer_index = self.consumer_index.wrapping_add(1);
         self.set_spare(spare);
-        self.turn(&mut Obstacles::default());
+        let _turn = self.turn();
         // The device has let go of the old ring; the record is the same.
         let old = core::mem::replace(&mut self.memory, memory);
         drop(old.give_back());

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use dat_core::address::{Address, Vlan};
+use rdma_types::{Address, Vlan};
 
 /// Bits of fe80::/64 (RFC 4291, 2.5.6).
 const LINK_LOCAL_PREFIX: u8 = 64;

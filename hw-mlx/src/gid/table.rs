@@ -15,8 +15,8 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use dat_core::address::Address;
 use driver::Instant;
+use rdma_types::Address;
 
 use super::entry::{GidEntry, entry_of};
 use crate::error::MlxError;

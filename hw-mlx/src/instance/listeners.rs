@@ -1,19 +1,20 @@
-//! Instances, as whoever serves for all knows them: what each is told, and whether it has to be woken for it.
+//! Instances, as the thread that takes in events for all of them knows them: the events each has been told of, and
+//! whether it has to be woken for them.
 //!
 //! ```text
-//!            lie_down                 stir: its wakeup is signalled
-//!      Up ------------> MaySleep -----------------------------------> Stirred
+//!             set_idle                 wake: its wakeup is signalled
+//!      Awake ----------> Idle --------------------------------------> Woken
 //!       ^                  |                                             |
-//!       '---- rise, woken -'------------------- rise, woken -------------'
+//!       '- set_awake, woken '----------------- set_awake, woken ---------'
 //! ```
 //!
-//! All of it is behind the lock of what instances share. An instance that is `Up` takes in events itself, and looks at
-//! what it was told before it lies down, in one go under that lock; so nobody wakes it. One that may sleep is woken by
-//! whoever took in something that may be its own. A signal that comes between lying down and falling asleep ends the
-//! sleep at once.
+//! The lock of what instances share guards all of it. An instance that is `Awake` takes in events itself, and looks at
+//! what it was told before it becomes idle, in one step under that lock; so no other instance wakes it. An idle one is
+//! woken by the instance that took in something that may be its own. A signal that comes between becoming idle and
+//! falling asleep ends the sleep at once.
 //!
-//! The vector of completion event queues may be several instances': who takes its interrupt cannot know whose event it
-//! was, and wakes the others. They are woken by their wakeups, and pass nothing on.
+//! Several instances may share the vector of their completion event queues. The one that takes the interrupt cannot
+//! know whose event it was, and wakes the others by their wakeups. Those pass nothing on.
 //!
 //! `models` runs this file in every order of events.
 
@@ -27,7 +28,7 @@ pub(crate) struct Listener {
     wakeup: Interrupt,
     /// The vector of its completion event queue.
     vector: usize,
-    rest: Rest,
+    activity: Activity,
     /// Signalled besides, for somebody who looks after an instance that nobody calls ([`Listeners::attended_by`]), and
     /// whether it has been since the instance last rose.
     attendant: Option<Interrupt>,
@@ -38,13 +39,13 @@ pub(crate) struct Listener {
 
 /// Whether an instance has to be woken for what others take in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rest {
+enum Activity {
     /// It is taking in events itself.
-    Up,
+    Awake,
     /// It has looked at all there was, and may sleep.
-    MaySleep,
+    Idle,
     /// It has been woken, and has not noticed.
-    Stirred,
+    Woken,
 }
 
 impl Listener {
@@ -53,7 +54,7 @@ impl Listener {
             inbox: Inbox::default(),
             wakeup,
             vector,
-            rest: Rest::MaySleep,
+            activity: Activity::Idle,
             attendant: None,
             told: false,
             slots: 0,
@@ -66,21 +67,21 @@ impl Listener {
     }
 
     /// Wakes it, if it may be asleep, because there is something for it.
-    fn stir(&mut self) {
-        if self.rest != Rest::Up
+    fn wake(&mut self) {
+        if self.activity != Activity::Awake
             && !core::mem::replace(&mut self.told, true)
             && let Some(attendant) = &self.attendant
         {
             attendant.signal();
         }
-        self.wake();
+        self.wake_sleeper();
     }
 
     /// Wakes it, if it may be asleep, because its completion event queue may have something. Nobody but a sleeper wants
     /// to know.
-    fn wake(&mut self) {
-        if self.rest == Rest::MaySleep {
-            self.rest = Rest::Stirred;
+    fn wake_sleeper(&mut self) {
+        if self.activity == Activity::Idle {
+            self.activity = Activity::Woken;
             self.wakeup.signal();
         }
     }
@@ -113,7 +114,7 @@ impl Listeners {
             *listener = None;
         }
         self.call_all();
-        self.stir();
+        self.wake();
     }
 
     /// Instances there are.
@@ -165,7 +166,7 @@ impl Listeners {
     pub(crate) fn call(&mut self, number: usize) {
         if let Some(listener) = self.get_mut(number) {
             listener.inbox.call();
-            listener.stir();
+            listener.wake();
         }
     }
 
@@ -181,23 +182,23 @@ impl Listeners {
         for listener in self.0.iter_mut().flatten() {
             if listener.slots & done != 0 {
                 listener.slots &= !done;
-                listener.stir();
+                listener.wake();
             }
         }
     }
 
     /// Wakes the instances that sleep: what was taken in may be theirs.
-    pub(crate) fn stir(&mut self) {
+    pub(crate) fn wake(&mut self) {
         for listener in self.0.iter_mut().flatten() {
-            listener.stir();
+            listener.wake();
         }
     }
 
     /// Somebody has taken an interrupt of a vector: others whose event queues share it are woken.
-    pub(crate) fn stir_sharers(&mut self, vector: usize) {
+    pub(crate) fn wake_sharers(&mut self, vector: usize) {
         for listener in self.0.iter_mut().flatten() {
             if listener.vector == vector {
-                listener.wake();
+                listener.wake_sleeper();
             }
         }
     }
@@ -210,30 +211,30 @@ impl Listeners {
     }
 
     /// From here on an instance takes in events itself, and nobody has to wake it.
-    pub(crate) fn rise(&mut self, number: usize) {
+    pub(crate) fn set_awake(&mut self, number: usize) {
         if let Some(listener) = self.get_mut(number) {
             listener.told = false;
-            if core::mem::replace(&mut listener.rest, Rest::Up) == Rest::Stirred {
+            if core::mem::replace(&mut listener.activity, Activity::Awake) == Activity::Woken {
                 let _signalled = listener.wakeup.take();
             }
         }
     }
 
     /// An instance has taken in all there was, and may sleep now: here, or its program on its descriptors.
-    pub(crate) fn lie_down(&mut self, number: usize) {
+    pub(crate) fn set_idle(&mut self, number: usize) {
         if let Some(listener) = self.get_mut(number) {
-            listener.rest = Rest::MaySleep;
+            listener.activity = Activity::Idle;
         }
     }
 
     /// An instance may sleep after a command. What it was told meanwhile, or its own event queue has said (`news`), is
     /// still there to look at, and the signal went with the wait for the answer.
-    pub(crate) fn lie_down_after(&mut self, number: usize, news: bool) {
-        self.lie_down(number);
+    pub(crate) fn set_idle_after(&mut self, number: usize, news: bool) {
+        self.set_idle(number);
         if let Some(listener) = self.get_mut(number)
             && (news || listener.inbox.has_news())
         {
-            listener.stir();
+            listener.wake();
         }
     }
 
@@ -249,13 +250,13 @@ impl Listeners {
         }
         any |= wakeup.take() > 0;
         let vector = self.get_mut(number).map(|listener| {
-            listener.rest = Rest::Up;
+            listener.activity = Activity::Awake;
             listener.told = false;
             listener.vector
         });
         // Another one's event queue may have been meant.
         if let Some(vector) = vector.filter(|_| own) {
-            self.stir_sharers(vector);
+            self.wake_sharers(vector);
         }
         any
     }

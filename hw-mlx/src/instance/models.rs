@@ -8,10 +8,10 @@
 //! |---|---|
 //! | `Machine::serve` | `Own::serve`, `Control::serve`, `Own::take_events` |
 //! | `Machine::sleep` | `Own::sleep` |
-//! | `Machine::wait` | `MlxProvider::wait` and `Hca::wait` |
+//! | `Machine::wait` | `Hca::wait`, and what a provider takes in around it |
 //! | `Machine::exec` | `Hca::go_on` with `Control::advance` |
-//! | `Machine::progress`, `leave` | `Ia::progress`, `Own::leave` |
-//! | `Machine::hand_over` | `dat_core`'s `State::sort`: into the tray, then the waker |
+//! | `Machine::progress`, `leave` | `Hca::process_events`, `Own::leave` |
+//! | `Machine::hand_over` | an instance gives another one work: into its queue, then its waker |
 //! | `Machine::on_descriptors` | a program that sleeps on `Hca::interrupts`, with `Hca::woken` |
 //!
 //! Nobody wakes up by itself here: a wakeup that is lost is a thread that sleeps for ever, which loom says. Four
@@ -43,12 +43,12 @@ use listeners::{Listener, Listeners};
 enum Broken {
     Nothing,
     /// Who takes in events for all wakes nobody.
-    Stir,
+    Wake,
     /// Who takes the interrupt of a vector that several share wakes nobody.
     Sharers,
     /// Behind a command it is forgotten what came meanwhile.
     After,
-    /// Who lies down takes what may be a signal.
+    /// An instance that becomes idle takes what may be a signal.
     TakenEarly,
 }
 
@@ -202,7 +202,7 @@ impl Machine {
     /// An instance takes in what there is, its own and what is for all. Who looks at datagrams next keeps them to
     /// itself.
     fn serve(&self, own: &mut Own, control: &mut Control, looks_next: bool) -> bool {
-        control.listeners.rise(own.number);
+        control.listeners.set_awake(own.number);
         let mut device = self.device.lock().expect("the device");
         let (mut handled, mut for_all) = (false, false);
         for said in device.shared.drain(..) {
@@ -210,7 +210,7 @@ impl Machine {
             match said {
                 Said::Answer(number) => {
                     control.answered[number] = true;
-                    if !is_broken(Broken::Stir) {
+                    if !is_broken(Broken::Wake) {
                         control.listeners.answered(1 << number);
                     }
                 }
@@ -228,8 +228,8 @@ impl Machine {
                 }
             }
         }
-        if for_all && !is_broken(Broken::Stir) {
-            control.listeners.stir();
+        if for_all && !is_broken(Broken::Wake) {
+            control.listeners.wake();
         }
         let completions = core::mem::take(&mut device.completions[own.number]);
         own.completions += completions;
@@ -241,7 +241,7 @@ impl Machine {
         own: &Own,
         mut control: MutexGuard<'a, Control>,
     ) -> MutexGuard<'a, Control> {
-        control.listeners.lie_down(own.number);
+        control.listeners.set_idle(own.number);
         drop(control);
         if is_broken(Broken::TakenEarly) {
             let [_, _, wakeup] = &own.interrupts;
@@ -258,7 +258,7 @@ impl Machine {
             for interrupt in &own.interrupts {
                 let _signals = interrupt.take();
             }
-            control.listeners.rise(own.number);
+            control.listeners.set_awake(own.number);
         } else {
             control.listeners.woken(own.number, &own.interrupts);
         }
@@ -278,7 +278,7 @@ impl Machine {
         while !(self.serve(own, &mut control, true) | Self::seen(own, &mut control)) {
             control = self.sleep(own, control);
         }
-        control.listeners.lie_down(own.number);
+        control.listeners.set_idle(own.number);
     }
 
     /// Looks without waiting.
@@ -286,7 +286,7 @@ impl Machine {
         let mut control = self.lock();
         self.serve(own, &mut control, true);
         Self::seen(own, &mut control);
-        control.listeners.lie_down(own.number);
+        control.listeners.set_idle(own.number);
     }
 
     /// Looks after everything, and hands over what comes of a datagram.
@@ -316,10 +316,10 @@ impl Machine {
             control = self.sleep(own, control);
         }
         if is_broken(Broken::After) {
-            control.listeners.lie_down(own.number);
+            control.listeners.set_idle(own.number);
         } else {
             let news = own.told != own.completions;
-            control.listeners.lie_down_after(own.number, news);
+            control.listeners.set_idle_after(own.number, news);
         }
     }
 
@@ -341,7 +341,7 @@ impl Machine {
             Interrupt::wait(&own.interrupts);
             let mut control = self.lock();
             Self::woken(own, &mut control);
-            control.listeners.lie_down(own.number);
+            control.listeners.set_idle(own.number);
             drop(control);
             self.process_events(own);
             if enough(self, own) {
@@ -587,7 +587,7 @@ fn sleeps_for_ever(test: &str, broken: Broken, model: fn()) {
 #[test]
 fn the_models_find_who_serves_and_wakes_nobody() {
     let test = "the_models_find_who_serves_and_wakes_nobody";
-    sleeps_for_ever(test, Broken::Stir, answers);
+    sleeps_for_ever(test, Broken::Wake, answers);
 }
 
 #[test]

@@ -25,7 +25,7 @@
 //!
 //! Absent on purpose: automatic path migration (`pm_state` is always "migrated"), XRC.
 
-use dat_core::provider::{Path, ReadyToReceive, ReadyToSend};
+use rdma_types::{Path, ReadyToReceive, ReadyToSend};
 
 use mlx_prm::{Ads, Qpc, ServiceType};
 
@@ -39,6 +39,8 @@ const LOG_ACK_REQ_FREQ: u32 = 8;
 const PORT: u32 = 1;
 /// The Q_Key of the general services interface (IBTA volume 1, "Q_Key" of well-known queue pairs).
 pub const GSI_Q_KEY: u32 = 0x8001_0000;
+/// Hop limit of our packets (the default of IP stacks).
+pub const HOP_LIMIT: u8 = 64;
 
 /// Bits of `opt_param_mask` (`enum mlx5_qp_optpar` in Linux include/linux/mlx5/qp.h).
 pub mod optional {

@@ -10,9 +10,9 @@
 
 use std::sync::Arc;
 
-use dat_core::provider::{Path, QueueSizes, ReadyToReceive, ReadyToSend};
+use rdma_types::{Path, QueueSizes, ReadyToReceive, ReadyToSend};
 
-use super::context::{QpFacts, ReceiveSource};
+use super::context::{HOP_LIMIT, QpFacts, ReceiveSource};
 use super::{PathUse, Qp, RecvQueue, RecvSizes, SendQueue, SendSizes};
 use crate::cq::{Cq, Cqe};
 use crate::device::Hca;
@@ -318,7 +318,7 @@ impl Qp {
             path: Path {
                 source_gid_index: own.index,
                 gid: own.gid,
-                hop_limit: crate::gsi::HOP_LIMIT,
+                hop_limit: HOP_LIMIT,
                 traffic_class: 0,
                 flow_label: 0,
                 priority: own.priority(),

@@ -19,18 +19,16 @@ mod send;
 
 use std::sync::Arc;
 
-use dat_core::provider::{
-    Completion, CompletionEntry, DataSegment, InlineError, Plain, PostedRecv, QueueFull, QueuePair,
-    QueuePairCounts, RequestFlags, RequestOp, WindowTarget,
-};
 pub use recv::{Outcome, RecvQueue, RecvSizes};
 pub use send::{SendQueue, SendSizes};
 
-use dat_core::DtoDetail;
-use dat_core::types::DtoStatus;
+use rdma_types::{
+    DataSegment, Detail, InlineError, Plain, PostedRecv, QueueFull, QueuePairCounts, RequestFlags,
+    RequestOp, WindowTarget,
+};
 
 use self::context::QpFacts;
-use crate::completion;
+use crate::completion::{self, Completion, Status};
 use crate::cq::{Cqe, FORM};
 use crate::gid::Use;
 use crate::ring::{Lent, RingMemory};
@@ -45,12 +43,12 @@ impl Cqe {
     #[must_use]
     pub fn receive_outcome(&self) -> Option<Outcome> {
         match self.opcode() {
-            CqeOpcode::RESP_SEND if self.format() == 0 => Some(self.received(DtoDetail::None)),
+            CqeOpcode::RESP_SEND if self.format() == 0 => Some(self.received(Detail::None)),
             CqeOpcode::RESP_SEND_IMM if self.format() == 0 => {
-                Some(self.received(DtoDetail::SendImmediate(self.word())))
+                Some(self.received(Detail::SendImmediate(self.word())))
             }
             CqeOpcode::RESP_SEND_INV if self.format() == 0 => {
-                Some(self.received(DtoDetail::Invalidated(self.word())))
+                Some(self.received(Detail::Invalidated(self.word())))
             }
             // The data went to the memory the peer named; the receive itself got none.
             CqeOpcode::RESP_WR_IMM if self.format() == 0 => Some(Outcome::Written {
@@ -67,7 +65,7 @@ impl Cqe {
 }
 
 impl Cqe {
-    fn received(&self, detail: DtoDetail) -> Outcome {
+    fn received(&self, detail: Detail) -> Outcome {
         Outcome::Received {
             bytes: self.byte_count(),
             solicited: self.solicited(),
@@ -139,7 +137,7 @@ impl Qp {
     #[inline(never)]
     fn explain(&self, completion: &Completion) {
         let (syndrome, vendor) = completion.detail.syndrome();
-        if completion.status != DtoStatus::ErrFlushed {
+        if completion.status != Status::Flushed {
             tracing::warn!(
                 qpn = self.qpn,
                 request = completion.request,
@@ -160,11 +158,15 @@ impl Qp {
     }
 }
 
-impl QueuePair for Qp {
-    type Entry = Cqe;
-    type Window = Window;
-
-    fn post_bind(
+impl Qp {
+    /// Posts the bind of a window and rings the doorbell. Requests posted later do not start before the window is
+    /// bound. The answer is the window's new remote key; the old one is void once the bind is done. The success of a bind
+    /// is always reported. The queue pair was made with [`QueueSizes::binds`](rdma_types::QueueSizes::binds).
+    ///
+    /// # Errors
+    /// [`QueueFull`]; nothing was written, and the window keeps its key.
+    #[inline]
+    pub fn post_bind(
         &mut self,
         window: &mut Window,
         target: &WindowTarget,
@@ -174,8 +176,13 @@ impl QueuePair for Qp {
         self.send.post_bind(window, target, cookie, flags)
     }
 
+    /// Posts a request and rings the doorbell. `segments` is walked once per WQE word written and must yield the same
+    /// items each time. Checks only the room: keys, ranges and rights are the device's to check.
+    ///
+    /// # Errors
+    /// [`QueueFull`] when `max_requests` are outstanding or the ring is full; nothing was written.
     #[inline(always)]
-    fn post_request<I>(
+    pub fn post_request<I>(
         &mut self,
         op: RequestOp,
         segments: I,
@@ -188,8 +195,14 @@ impl QueuePair for Qp {
         self.send.post(op, segments, cookie, flags)
     }
 
+    /// Posts a request of one segment ([`Qp::post_request`]). A queue that only looks full is not looked into: what is
+    /// refused here `post_request` may post. Without `RING` the doorbell is left to the next request, or to
+    /// [`Qp::ring_last`].
+    ///
+    /// # Errors
+    /// [`QueueFull`]; nothing was written.
     #[inline(always)]
-    fn post_one<const RING: bool>(
+    pub fn post_one<const RING: bool>(
         &mut self,
         op: RequestOp,
         segment: DataSegment,
@@ -199,12 +212,19 @@ impl QueuePair for Qp {
         self.send.post_one::<RING>(op, segment, cookie, flags)
     }
 
-    fn ring_last(&mut self) {
+    /// Rings the doorbell for requests that were posted without.
+    #[inline]
+    pub fn ring_last(&mut self) {
         self.send.ring_last();
     }
 
+    /// Posts a receive of one segment ([`Qp::post_recv`]). Without `TELL` the device is told by the next receive, or by
+    /// [`Qp::tell_of_recvs`].
+    ///
+    /// # Errors
+    /// [`QueueFull`]; nothing was written.
     #[inline(always)]
-    fn post_one_recv<const TELL: bool>(
+    pub fn post_one_recv<const TELL: bool>(
         &mut self,
         segment: DataSegment,
         cookie: u64,
@@ -213,12 +233,19 @@ impl QueuePair for Qp {
         self.recv.post_one::<TELL>(segment, cookie, unsignalled)
     }
 
-    fn tell_of_recvs(&mut self) {
+    /// Tells the device of receives that were posted without.
+    #[inline]
+    pub fn tell_of_recvs(&mut self) {
         self.recv.announce();
     }
 
+    /// Posts a Send, of whichever kind `op` is, whose data is copied into the queue: the bytes are the caller's again on
+    /// return.
+    ///
+    /// # Errors
+    /// [`InlineError`]; nothing was written.
     #[inline(always)]
-    fn post_send_inline(
+    pub fn post_send_inline(
         &mut self,
         op: RequestOp,
         data: &[u8],
@@ -232,20 +259,33 @@ impl QueuePair for Qp {
         self.send.post_inline(op, data, cookie, flags)
     }
 
-    fn send_inline_limit(&self) -> usize {
+    /// Most bytes [`Qp::post_send_inline`] takes.
+    #[must_use]
+    pub fn send_inline_limit(&self) -> usize {
         self.send.inline_limit(RequestOp::Send)
     }
 
+    /// Posts a receive. The device reads of it in the doorbell record; no register is written.
+    ///
+    /// # Errors
+    /// [`QueueFull`] when `max_recvs` are outstanding.
     #[inline(always)]
-    fn post_recv<I>(&mut self, segments: I, cookie: u64, unsignalled: bool) -> Result<(), QueueFull>
+    pub fn post_recv<I>(
+        &mut self,
+        segments: I,
+        cookie: u64,
+        unsignalled: bool,
+    ) -> Result<(), QueueFull>
     where
         I: Iterator<Item = DataSegment> + Clone,
     {
         self.recv.post(segments, cookie, unsignalled)
     }
 
+    /// The completion that an entry says, if it is the [`Plain`] one of the oldest request or receive. `None`, and
+    /// nothing has changed, for anything else: then [`Qp::complete`] takes the entry.
     #[inline(always)]
-    fn complete_plain(&mut self, entry: &Cqe) -> Option<Plain> {
+    pub fn complete_plain(&mut self, entry: &Cqe) -> Option<Plain> {
         if entry.opcode() == CqeOpcode::REQ {
             let (cookie, bytes) = self.send.complete_plain(entry.tail())?;
             return Some(Plain {
@@ -266,7 +306,9 @@ impl QueuePair for Qp {
         })
     }
 
-    fn complete_behind_suppressed(&mut self, entry: &Cqe) -> Option<Plain> {
+    /// The same of a request with suppressed ones before it, which are done, too.
+    #[inline]
+    pub fn complete_behind_suppressed(&mut self, entry: &Cqe) -> Option<Plain> {
         let (cookie, bytes) = self.send.complete_behind_suppressed(entry.tail())?;
         Some(Plain {
             cookie,
@@ -275,7 +317,11 @@ impl QueuePair for Qp {
         })
     }
 
-    fn complete(&mut self, entry: &Cqe) -> Option<Completion> {
+    /// Turns an entry of this queue pair into a completion and frees its place and those before it. `None`: nothing to
+    /// report, because a success was suppressed, or because the entry matches no post; that is logged and counted, since
+    /// the device is not trusted.
+    #[inline]
+    pub fn complete(&mut self, entry: &Cqe) -> Option<Completion> {
         if entry.qpn() == self.qpn {
             if entry.op_own() & FORM == CqeOpcode::REQ.0 << 4 {
                 return self.send.complete(entry.wqe_counter(), None);
@@ -288,7 +334,7 @@ impl QueuePair for Qp {
             }
             if let Some(outcome) = entry.receive_outcome() {
                 let completion = self.recv.complete(entry.wqe_counter(), outcome);
-                if completion.is_some_and(|completion| completion.status != DtoStatus::Success) {
+                if completion.is_some_and(|completion| completion.status != Status::Success) {
                     return completion.inspect(|completion| self.explain(completion));
                 }
                 return completion;
@@ -298,11 +344,17 @@ impl QueuePair for Qp {
         None
     }
 
-    fn take_outstanding(&mut self) -> Option<Completion> {
+    /// Takes the oldest outstanding request, or else receive, as flushed: for a device that is dead and completes nothing
+    /// any more. Entries that it had written are taken first.
+    #[inline]
+    pub fn take_outstanding(&mut self) -> Option<Completion> {
         self.send.take_oldest().or_else(|| self.recv.take_oldest())
     }
 
-    fn take_lost(&mut self) -> Option<Completion> {
+    /// The same, if a refused command has left the queue pair in RESET, where the device has forgotten its work. `None` of
+    /// any other.
+    #[inline]
+    pub fn take_lost(&mut self) -> Option<Completion> {
         if self.in_reset {
             self.take_outstanding()
         } else {
@@ -310,29 +362,45 @@ impl QueuePair for Qp {
         }
     }
 
-    fn post_own(&mut self) -> Result<(), QueueFull> {
+    /// Posts a request of the queue pair's own, an RDMA Write of no bytes: its completion says that those before it are
+    /// done and that the peer answers. It is always reported, as [`Completion::own`].
+    ///
+    /// # Errors
+    /// [`QueueFull`]; nothing was written.
+    #[inline]
+    pub fn post_own(&mut self) -> Result<(), QueueFull> {
         self.send.post_own()
     }
 
-    fn ends_silently(&self) -> bool {
+    /// Whether the success of the last outstanding request will not be reported.
+    #[must_use]
+    pub fn ends_silently(&self) -> bool {
         self.send.ends_silently()
     }
 
-    fn posted_recvs(&self) -> Option<Vec<PostedRecv>> {
+    /// The receives that are posted and not complete, oldest first. `None`: the ring is not as it was written.
+    #[must_use]
+    pub fn posted_recvs(&self) -> Option<Vec<PostedRecv>> {
         self.recv.posted()
     }
 
+    /// Requests posted and not known complete.
+    #[must_use]
     #[inline]
-    fn requests_outstanding(&self) -> u32 {
+    pub fn requests_outstanding(&self) -> u32 {
         self.send.outstanding()
     }
 
+    /// Receives posted here, not to a shared receive queue, and not complete.
+    #[must_use]
     #[inline]
-    fn recvs_outstanding(&self) -> u32 {
+    pub fn recvs_outstanding(&self) -> u32 {
         self.recv.outstanding()
     }
 
-    fn counts(&self) -> QueuePairCounts {
+    /// What it has counted.
+    #[must_use]
+    pub fn counts(&self) -> QueuePairCounts {
         let ((requests, request_bytes), (recvs, received_bytes)) =
             (self.send.posted(), self.recv.counted());
         QueuePairCounts {
@@ -343,7 +411,9 @@ impl QueuePair for Qp {
         }
     }
 
-    fn number(&self) -> u32 {
+    /// Its number (24 bits), which the peer needs.
+    #[must_use]
+    pub fn number(&self) -> u32 {
         self.qpn
     }
 }

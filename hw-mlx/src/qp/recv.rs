@@ -13,12 +13,10 @@
 //! one (nearly always a flush) need not name it, because no data came with it and losing it would leave a
 //! posted buffer outstanding for ever.
 
-use dat_core::DtoDetail;
-use dat_core::provider::{Completion, DataSegment, PostedRecv, QueueFull};
-use dat_core::types::DtoStatus;
 use driver::{Cyclic, DmaBuffer, DmaQueue, barrier};
+use rdma_types::{DataSegment, Detail, PostedRecv, QueueFull};
 
-use crate::completion::{self, syndrome};
+use crate::completion::{Completion, Status, syndrome};
 use crate::cq::Tail;
 use crate::wqe::{self, UNIT_BYTES};
 use mlx_prm::DataSeg;
@@ -349,7 +347,7 @@ pub enum Outcome {
         /// The peer marked it as solicited.
         solicited: bool,
         /// What came along.
-        detail: DtoDetail,
+        detail: Detail,
     },
     /// The peer has written elsewhere, and used it up to say so.
     Written {
@@ -377,29 +375,29 @@ impl Outcome {
                 bytes,
                 solicited,
                 detail,
-            } if bytes <= room => (DtoStatus::Success, bytes, solicited, detail),
+            } if bytes <= room => (Status::Success, bytes, solicited, detail),
             // More bytes than there was room for cannot have been received, whatever the entry says.
             Self::Received { solicited, .. } => (
-                DtoStatus::ErrLocalLength,
+                Status::LocalLength,
                 0,
                 solicited,
-                DtoDetail::Failed(syndrome::LOCAL_LENGTH, 0),
+                Detail::Failed(syndrome::LOCAL_LENGTH, 0),
             ),
             Self::Written {
                 bytes,
                 solicited,
                 immediate,
             } => (
-                DtoStatus::Success,
+                Status::Success,
                 bytes,
                 solicited,
-                DtoDetail::WriteImmediate(immediate),
+                Detail::WriteImmediate(immediate),
             ),
             Self::Failed { syndrome } => (
-                completion::dto_status(syndrome.0),
+                Status::of_syndrome(syndrome.0),
                 0,
                 false,
-                DtoDetail::of_syndrome(syndrome),
+                Detail::of_syndrome(syndrome),
             ),
         };
         Completion {

@@ -1,7 +1,7 @@
 //! What a request is in a WQE: its opcode, the last word of its control segment, and the units between that and the
 //! data.
 
-use dat_core::provider::RequestOp;
+use rdma_types::RequestOp;
 
 use crate::wqe::{self, Unit};
 use mlx_prm::WqeOpcode;

@@ -4,7 +4,7 @@
 //! up to `producer_index` belong to the device until a CQE names them; the others are ours to
 //! write. Indices count blocks since creation, wrap at 2^16 and are masked only on access.
 //!
-//! DAT counts requests and not blocks, and promises exactly `max_requests` of them. The ring is
+//! Callers count requests and not blocks, and are promised exactly `max_requests` of them. The ring is
 //! therefore made so large that this many WQEs of the largest size fit, and the only question a post
 //! asks is how many requests are outstanding. Whatever the sizes of the WQEs, the ring is never full
 //! before the count is.
@@ -33,15 +33,13 @@
 //! No BlueFlame: VFIO maps BARs uncached, where its 64-byte copy is eight bus writes, not one. No
 //! WQE signatures.
 
-use dat_core::DtoDetail;
-use dat_core::provider::{
-    Completion, DataSegment, InlineError, QueueFull, RequestFlags, RequestOp, WindowTarget,
-};
-use dat_core::types::DtoStatus;
 use driver::{Cyclic, DmaBuffer, DmaQueue, barrier};
+use rdma_types::{
+    DataSegment, Detail, InlineError, QueueFull, RequestFlags, RequestOp, WindowTarget,
+};
 
 use super::request::{atomic_unit, head_units, last_word, opcode, remote_unit};
-use crate::completion;
+use crate::completion::{Completion, Status};
 use crate::cq::Tail;
 use crate::uar::{Doorbells, SendDoorbell};
 use crate::window::{self, Window};
@@ -872,8 +870,8 @@ impl SendQueue {
         let shadow = self.forget_until(number);
         let status = match failure {
             None if shadow.suppressed() => return None,
-            None => DtoStatus::Success,
-            Some((syndrome, _)) => completion::dto_status(syndrome),
+            None => Status::Success,
+            Some((syndrome, _)) => Status::of_syndrome(syndrome),
         };
         Some(Completion {
             cookie: shadow.cookie,
@@ -884,7 +882,7 @@ impl SendQueue {
             own: shadow.is_own(),
             unsignalled: shadow.unsignalled(),
             solicited: false,
-            detail: DtoDetail::of_syndrome(failure.unwrap_or((0, 0))),
+            detail: Detail::of_syndrome(failure.unwrap_or((0, 0))),
         })
     }
 

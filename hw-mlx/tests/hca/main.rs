@@ -6,15 +6,11 @@
 mod bringup;
 mod bringup_sim;
 mod commands;
-mod datapath;
 mod double;
-mod essential;
 mod ethernet;
 mod health;
 mod instances;
-mod not_joined;
-mod profiles;
 mod queues;
-mod reopen;
+mod record;
 mod selftest;
 mod wakeup;

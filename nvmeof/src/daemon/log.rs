@@ -13,9 +13,10 @@ const LEVELS: [&str; 12] = [
     "off", "error", "warn", "info", "debug", "trace", "0", "1", "2", "3", "4", "5",
 ];
 /// Crates of this program that log.
-const TARGETS: [&str; 9] = [
+const TARGETS: [&str; 10] = [
     "control",
     "dat_core",
+    "dat_mlx",
     "driver",
     "hw_mlx",
     "hw_sim",

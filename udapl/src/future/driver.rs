@@ -10,9 +10,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use dat_core::{Arm, Armed, CloseFlags, DatResult, EvdFlags, EvdHandle, PzHandle};
+use dat_mlx::MlxProvider;
 use driver::Descriptor;
 use hw_mlx::CloseReport;
-use hw_mlx::provider::MlxProvider;
 
 use super::endpoint::Handle;
 use super::error::Error;

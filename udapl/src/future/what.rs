@@ -2,7 +2,7 @@
 
 use dat_core::post::{CompareSwap, FetchAdd};
 use dat_core::{DatResult, EpHandle, LmrSlice, RmrTriplet};
-use hw_mlx::provider::MlxProvider;
+use dat_mlx::MlxProvider;
 
 use super::buffer::Buffer;
 use crate::{CompletionFlags, DtoCookie, Ia};

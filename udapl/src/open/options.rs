@@ -4,7 +4,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use dat_core::IaConfig;
-use hw_mlx::{Address, HcaConfig, Participation};
+use dat_mlx::Participation;
+use hw_mlx::{Address, HcaConfig};
 
 /// Properties of a simulated function that is created by opening it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,6 +40,8 @@ pub struct OpenOptions {
     pub ia: IaConfig,
     /// Addresses besides the link-local one, and settings for bringing up the function.
     pub hca: HcaConfig,
+    /// Whether the adapter uses ARP and neighbour discovery, see [`OpenOptions::network`].
+    pub network: Participation,
     /// Settings for `sim:` names.
     pub simulated: Simulated,
     /// For PCI addresses: inherited descriptors, see [`OpenOptions::vfio_group`].
@@ -55,10 +58,8 @@ impl Default for OpenOptions {
     fn default() -> Self {
         Self {
             ia: IaConfig::default(),
-            hca: HcaConfig {
-                network: Participation::IfPossible,
-                ..HcaConfig::new()
-            },
+            hca: HcaConfig::new(),
+            network: Participation::IfPossible,
             simulated: Simulated::default(),
             handed_in: None,
             memory: None,
@@ -76,11 +77,11 @@ impl OpenOptions {
         self
     }
 
-    /// Sets whether the adapter uses ARP and neighbour discovery ([`HcaConfig::network`]). By default it does if the
+    /// Sets whether the adapter uses ARP and neighbour discovery. By default it does if the
     /// device allows it. With `true`, an adapter that cannot use them does not open.
     #[must_use]
     pub fn network(mut self, on: bool) -> Self {
-        self.hca.network = if on {
+        self.network = if on {
             Participation::Required
         } else {
             Participation::Off

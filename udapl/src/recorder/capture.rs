@@ -13,6 +13,7 @@ use std::io::Write;
 use control::schema::Entry;
 use dat_core::DtoStatus;
 use dat_core::recorder::{Posted, Record, Recorded};
+use dat_mlx::InWords;
 use hw_mlx::recorder::{Recorded as OfFunction, Told};
 use hw_sim::PortType;
 use hw_sim::pcap::{Capture, Remark};
@@ -168,7 +169,7 @@ fn of_instance(instance: u32, record: &Record) -> Entry {
 }
 
 fn of_function(told: &Told) -> AtOnce {
-    let says = told.what.to_string();
+    let says = InWords(&told.what).to_string();
     let kind = match &told.what {
         OfFunction::Datagram {
             sent,

@@ -17,6 +17,7 @@ use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dat_core::recorder::RecorderDump;
+use dat_mlx::InWords;
 use hw_mlx::recorder::{Recorder, RecorderDump as FunctionDump};
 
 use crate::Ia;
@@ -124,7 +125,7 @@ impl fmt::Display for Dump {
                 dump.before
             )?;
             let told = dump.records.iter();
-            lines.extend(told.map(|told| (told.at, format!("function: {}", told.what))));
+            lines.extend(told.map(|told| (told.at, format!("function: {}", InWords(&told.what)))));
         }
         lines.sort_by_key(|(at, _)| *at);
         let end = self.at();

@@ -253,7 +253,7 @@ fn a_batch_has_one_doorbell_and_a_post_behind_it_that_is_made_in_order_rings_for
     let mut pair = Pair::connected();
     let (from, to) = (pair.buffer(A, 64), pair.buffer(B, 64));
     let side = &mut pair.sides[A];
-    let write = |batch: &mut udapl::Batch<'_, hw_mlx::provider::MlxProvider>, cookie: u64| {
+    let write = |batch: &mut udapl::Batch<'_, dat_mlx::MlxProvider>, cookie: u64| {
         let remote = to.all_remote();
         batch.rdma_write(&[from.all()], DtoCookie(cookie), &remote, NONE)
     };

@@ -15,8 +15,8 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use dat_mlx::{MlxProvider, ProviderConfig};
 use driver::{Clock, Device, Front, Fronted, Function, RealClock};
-use hw_mlx::provider::MlxProvider;
 use hw_sim::{Profile, Sim, SimConfig, SimFunction};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rand::{Rng, SeedableRng};
@@ -218,7 +218,11 @@ fn adapters() -> (Vec<End>, Option<JoinHandle<()>>) {
     }
     let (device, plays) = Posted::start();
     let function = Function::in_process(device).expect("a function");
-    let provider = MlxProvider::open(function, options.hca).expect("bring-up");
+    let config = ProviderConfig {
+        hca: options.hca,
+        network: options.network,
+    };
+    let provider = MlxProvider::open(function, config).expect("bring-up");
     let ia = Ia::open(provider, options.ia).expect("an adapter");
     (vec![End::new(ia)], Some(plays))
 }

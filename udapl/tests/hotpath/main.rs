@@ -16,10 +16,10 @@ use std::cell::Cell;
 use std::process::Command;
 use std::sync::Arc;
 
+use dat_mlx::MlxProvider;
 use deaf::{Deaf, Quiet};
 use driver::Function;
 use hw_mlx::HcaConfig;
-use hw_mlx::provider::MlxProvider;
 use hw_sim::{LinkFaults, Profile, Sim, SimConfig};
 use udapl::{
     CompletionFlags, ConnQual, ConnectFlags, DtoCookie, DtoStatus, EpAttr, EpEvds, EpHandle,

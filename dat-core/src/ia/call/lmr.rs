@@ -16,7 +16,7 @@ use crate::object::lmr::slice::LmrSlice;
 use crate::object::lmr::{Lmr, MemType, Registered, SharedMemoryId, allowed_in};
 use crate::provider::{MAX_SEGMENT_BYTES, Provider, ProviderError};
 use crate::refusal::Refusal;
-use crate::types::MemPrivFlags;
+use crate::types::{MemPrivFlags, OF_REGIONS};
 
 /// Text of the error if the provider gives none.
 const FOREIGN: &str = "the memory is another adapter's: open both with `,memory=NAME`";
@@ -133,7 +133,7 @@ impl<P: Provider> Ia<P> {
     ) -> DatResult<LmrCreated> {
         self.alive()?;
         let pz = self.pz_key(pz)?;
-        if !MemPrivFlags::OF_REGIONS.contains(privileges) {
+        if !OF_REGIONS.contains(privileges) {
             return Err(DatError::parameter(Subtype::Arg6, "privileges")
                 .because("mem_privileges: unknown ones"));
         }

@@ -1,11 +1,10 @@
 //! Completion queues.
 
-use dat_core::DtoDetail;
-use dat_core::provider::{CompletionEntry, CompletionQueue};
 use hw_mlx::cq::{Cq, Cqe};
 use hw_mlx::qp::Outcome;
 use hw_mlx::ring::RingMemory;
 use mlx_prm::Cqe64;
+use rdma_types::Detail;
 
 use super::double::Bench;
 
@@ -267,9 +266,9 @@ fn the_entry_of_a_receive_tells_what_came_along() {
     };
     for (opcode, expected) in [
         (1, written),
-        (2, received(DtoDetail::None)),
-        (3, received(DtoDetail::SendImmediate(0x0102_0304))),
-        (4, received(DtoDetail::Invalidated(0x0102_0304))),
+        (2, received(Detail::None)),
+        (3, received(Detail::SendImmediate(0x0102_0304))),
+        (4, received(Detail::Invalidated(0x0102_0304))),
     ] {
         let mut bytes = [0; 64];
         bytes[0x24..0x28].copy_from_slice(&[1, 2, 3, 4]);

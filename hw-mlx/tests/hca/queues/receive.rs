@@ -1,10 +1,10 @@
 //! Receive queues of a queue pair.
 
-use dat_core::DtoDetail;
-use dat_core::provider::{DataSegment, QueueFull};
-use dat_core::types::DtoStatus;
+use hw_mlx::completion::Status;
 use hw_mlx::qp::{Outcome, RecvQueue, RecvSizes};
 use hw_mlx::ring::RingMemory;
+use rdma_types::Detail;
+use rdma_types::{DataSegment, QueueFull};
 
 use super::double::Bench;
 
@@ -28,7 +28,7 @@ fn received(bytes: u32) -> Outcome {
     Outcome::Received {
         bytes,
         solicited: false,
-        detail: DtoDetail::None,
+        detail: Detail::None,
     }
 }
 
@@ -118,7 +118,7 @@ fn a_count_beyond_the_buffer_is_not_believed() {
     let completion = queue.complete(1, received(31)).unwrap();
     assert_eq!(
         (completion.status, completion.transferred),
-        (DtoStatus::ErrLocalLength, 0)
+        (Status::LocalLength, 0)
     );
 }
 
@@ -137,7 +137,7 @@ fn success_must_name_the_oldest_receive_and_a_flush_need_not() {
                 Outcome::Received {
                     bytes: 5,
                     solicited: true,
-                    detail: DtoDetail::None,
+                    detail: Detail::None,
                 }
             )
             .unwrap()
@@ -150,7 +150,7 @@ fn success_must_name_the_oldest_receive_and_a_flush_need_not() {
         let completion = queue.complete(0xffff, flush).unwrap();
         assert_eq!(
             (completion.cookie, completion.status),
-            (cookie, DtoStatus::ErrFlushed)
+            (cookie, Status::Flushed)
         );
     }
     assert_eq!(queue.complete(0, flush), None, "all are done");

@@ -1,11 +1,11 @@
 //! Send queues.
 
-use dat_core::provider::{DataSegment, InlineError, QueueFull, RequestFlags, RequestOp};
-use dat_core::types::DtoStatus;
+use hw_mlx::completion::Status;
 use hw_mlx::cq::Tail;
 use hw_mlx::qp::{SendQueue, SendSizes};
 use hw_mlx::ring::RingMemory;
 use hw_mlx::wqe::AddressVector;
+use rdma_types::{DataSegment, InlineError, QueueFull, RequestFlags, RequestOp};
 
 use super::double::Bench;
 
@@ -437,7 +437,7 @@ fn a_completion_finishes_the_suppressed_requests_before_it() {
     let completion = f.queue.complete(3, None).unwrap();
     assert_eq!(
         (completion.cookie, completion.status, completion.transferred),
-        (3, DtoStatus::Success, 0x100)
+        (3, Status::Success, 0x100)
     );
     assert!(completion.unsignalled && completion.request && !completion.solicited);
     assert_eq!(f.queue.outstanding(), 1);
@@ -503,13 +503,10 @@ fn a_failed_request_is_reported_even_when_suppressed() {
             completion.status,
             completion.detail.syndrome()
         ),
-        (0, DtoStatus::ErrTransport, (0x15, 0x81))
+        (0, Status::TransportRetryExceeded, (0x15, 0x81))
     );
     let completion = f.queue.complete(1, Some((0x05, 0xf9))).unwrap();
-    assert_eq!(
-        (completion.cookie, completion.status),
-        (1, DtoStatus::ErrFlushed)
-    );
+    assert_eq!((completion.cookie, completion.status), (1, Status::Flushed));
     assert_eq!(f.queue.outstanding(), 0);
 }
 

@@ -1,11 +1,11 @@
 //! Shared receive queues.
 
-use dat_core::provider::{DataSegment, QueueFull, SharedReceiveQueue};
-use dat_core::types::DtoStatus;
+use hw_mlx::completion::Status;
 use hw_mlx::cq::Cqe;
 use hw_mlx::ring::RingMemory;
 use hw_mlx::srq::{Srq, SrqSizes};
 use mlx_prm::Cqe64;
+use rdma_types::{DataSegment, QueueFull};
 
 use super::double::Bench;
 
@@ -124,7 +124,7 @@ fn entries_finished_in_any_order_are_reused_without_loss() {
         let completion = queue.complete(&received(index, 0x40)).unwrap();
         assert_eq!(
             (completion.cookie, completion.status),
-            (cookie_of[usize::from(index)], DtoStatus::Success)
+            (cookie_of[usize::from(index)], Status::Success)
         );
     }
     assert_eq!(queue.distrusted(), 0);

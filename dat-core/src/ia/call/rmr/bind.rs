@@ -16,7 +16,7 @@ use crate::object::recorder::Posted;
 use crate::object::rmr::{Bound, PendingBind};
 use crate::provider::{Completion, Provider, QueueFull, QueuePair, RequestFlags, WindowTarget};
 use crate::refusal::Refusal;
-use crate::types::{CompletionFlags, DtoStatus, EvdFlags, MemPrivFlags, RmrCookie};
+use crate::types::{CompletionFlags, DtoStatus, EvdFlags, MemPrivFlags, OF_BINDS, RmrCookie};
 
 impl<P: Provider> Ia<P> {
     /// Binds an RMR to the part of an LMR that the triplet names. A triplet without bytes unbinds it. Returns the
@@ -51,7 +51,7 @@ impl<P: Provider> Ia<P> {
         if self.ep(ep)?.qp.get().is_none() {
             return Err(Refusal::NotReady.error());
         }
-        if !MemPrivFlags::OF_BINDS.contains(privileges) {
+        if !OF_BINDS.contains(privileges) {
             return Err(DatError::parameter(Subtype::Arg3, "privileges")
                 .because("mem_privileges: unknown ones"));
         }

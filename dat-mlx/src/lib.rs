@@ -1,0 +1,25 @@
+//! DAT's provider on a ConnectX function: what [`dat_core`] asks for, done by [`hw_mlx`].
+//!
+//! The card's driver knows no DAT, and DAT's model knows no card. They meet here, and only here:
+//!
+//! | module | concern |
+//! |---|---|
+//! | [`provider`] | [`MlxProvider`]: an instance of an opened function, with the tables that lead from the device's numbers to DAT's |
+//! | [`queues`] | completion queues, queue pairs and shared receive queues under the traits of `dat-core` |
+//! | [`status`] | how the card's word for the end of a request is told in DAT |
+//! | `network` | who is where on the links, and what waits until that is known |
+//! | `config` | what whoever opens a function may choose |
+//! | `recorded` | the function's flight recorder, in words |
+#![forbid(unsafe_code)]
+#![warn(clippy::missing_errors_doc)]
+
+mod config;
+mod network;
+pub mod provider;
+pub mod queues;
+mod recorded;
+pub mod status;
+
+pub use config::{Participation, ProviderConfig};
+pub use provider::{MlxProvider, NetworkCounters, NetworkState, OpenedProvider, ProviderCounters};
+pub use recorded::InWords;

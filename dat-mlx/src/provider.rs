@@ -1,0 +1,1011 @@
+//! The provider: what `dat-core` asks for, done by a ConnectX function.
+//!
+//! [`MlxProvider`] is an instance of an opened function ([`Hca`]), shares QP1 with the others, and makes the queue
+//! objects `dat-core` then owns. It keeps, for each of them, only what an event names them by: a table from device
+//! numbers to owner numbers. Objects carry everything else, so that posting and polling never come here.
+//!
+//! Events take this way: the function's event queues are drained by [`Hca`]; completion events are
+//! counted for the queue they name (its next arm request says how many there were, see
+//! [`hw_mlx::cq`]); the others become [`ProviderEvent`]s if their object is still ours. An event of an
+//! object that is gone is dropped, because destroying it was the answer.
+//!
+//! Memory registered is `driver`'s [`DmaMemory`]: arena memory or memory lent by the caller. The region
+//! keeps a clone, so that the device's mapping outlives the key.
+//!
+//! Random numbers (identifiers, first PSNs, variants of keys) come from a cipher: deterministic worlds give its
+//! seed in [`HcaConfig`](hw_mlx::HcaConfig), others take the system's randomness.
+
+mod counts;
+mod errors;
+mod joining;
+mod limits;
+mod reach;
+
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use dat_core::address::Address;
+use dat_core::provider::{
+    Limits, MadAddress, Nanos, Path, Provider, ProviderError, ProviderEvent, QueueSizes,
+    ReadyToReceive, ReadyToSend, Registration,
+};
+use dat_core::types::MemPrivFlags;
+use dat_core::{Descriptor, Echo, NetworkEvent, Waker};
+use driver::{DmaArena, DmaMemory, Function, Instant};
+use hw_mlx::cq::ArmSequence;
+use hw_mlx::gid::address_of;
+use hw_mlx::gsi::Gsi;
+use hw_mlx::mkey::{self, KeyRequest};
+use hw_mlx::qp::context::HOP_LIMIT;
+use hw_mlx::qp::control::QpRequest;
+use hw_mlx::random::{Random, Variants};
+use hw_mlx::ring::Lent;
+use hw_mlx::uar::Doorbells;
+use hw_mlx::window::{self, Window};
+use hw_mlx::{
+    AsyncEvent, CloseError, CloseReport, CmdError, GidEntry, Hca, MlxError, Opened, datagrams,
+};
+use mlx_prm::{AllocPdIn, Cqn, DeallocPdIn};
+
+use self::counts::Registered;
+pub use self::counts::{NetworkCounters, ProviderCounters};
+use self::errors::ForDat;
+pub use self::joining::NetworkState;
+use self::limits::limits;
+use self::reach::Down;
+use crate::config::ProviderConfig;
+use crate::network::{Network, Way};
+use crate::queues::{Cq, Qp, Srq};
+
+/// Owner numbers are 24 bits, and all ones means "none" to the device.
+const MAX_OWNER: u32 = 0xff_fffe;
+/// Datagrams that cannot be answered, of those that are taken in at a time.
+const DATAGRAMS_TO_NOBODY: usize = 64;
+
+/// A registered region.
+#[derive(Debug)]
+pub struct Region {
+    index: u32,
+    /// Keeps the device's mapping of the memory until the key is gone.
+    memory: Lent<DmaMemory>,
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        if !self.memory.is_returned() {
+            // The arena keeps it mapped. Its owner does not wait for that.
+            self.memory.get().withdraw();
+        }
+    }
+}
+
+impl Region {
+    /// The memory.
+    #[must_use]
+    pub fn memory(&self) -> &DmaMemory {
+        self.memory.get()
+    }
+}
+
+/// A completion queue an event may name.
+#[derive(Debug)]
+struct KnownCq {
+    sequence: ArmSequence,
+    owner: u32,
+    /// Its events are passed on.
+    watched: bool,
+}
+
+/// What the instances of a function share above [`Hca`].
+struct SharedProvider {
+    /// Its holder waits for the device only to make QP1 anew after it broke.
+    gsi: Mutex<Gsi>,
+    /// The protection domain of QP1.
+    gsi_pd: u32,
+    /// Locked before QP1. `None`: the function takes no part in a network.
+    network: Option<Mutex<Network>>,
+    /// Why it takes no part in one, where [`Participation::IfPossible`](crate::Participation::IfPossible) asked for it.
+    without_network: Option<String>,
+    /// The seed of random numbers ([`HcaConfig::seed`](hw_mlx::HcaConfig::seed)).
+    seed: Option<u64>,
+    /// Instances made so far.
+    made: AtomicU32,
+    registered: Registered,
+    /// Held while this is borrowed for counters, and while an instance that closes drops it, so that the last drop
+    /// happens in a close.
+    asked: Arc<Mutex<()>>,
+}
+
+impl SharedProvider {
+    fn gsi(&self) -> MutexGuard<'_, Gsi> {
+        // A panic half-way leaves at most a datagram unsent.
+        self.gsi.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn network(&self) -> Option<MutexGuard<'_, Network>> {
+        // A panic half-way leaves at most a frame unsent.
+        let network = self.network.as_ref()?;
+        Some(network.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A function that is open as long as there is an instance of it.
+#[derive(Clone)]
+pub struct OpenedProvider {
+    function: Opened,
+    common: Weak<SharedProvider>,
+    asked: Arc<Mutex<()>>,
+}
+
+impl OpenedProvider {
+    /// One more instance of the function, for another thread. `None`: the function is closed.
+    ///
+    /// # Errors
+    /// As [`Opened::instance`].
+    pub fn instance(&self) -> Result<Option<MlxProvider>, MlxError> {
+        let Some(hca) = self.function.instance()? else {
+            return Ok(None);
+        };
+        // Whoever closes last takes this with it before the function.
+        let Some(common) = self.common.upgrade() else {
+            // And leaves the function to us.
+            if let Err(error) = hca.close() {
+                tracing::warn!(%error, "closing");
+            }
+            return Ok(None);
+        };
+        MlxProvider::of(hca, common).map(Some)
+    }
+}
+
+/// One opened function as a provider.
+pub struct MlxProvider {
+    hca: Hca,
+    doorbells: Doorbells,
+    common: Arc<SharedProvider>,
+    limits: Limits,
+    cqs: BTreeMap<u32, KnownCq>,
+    /// Owner numbers by queue pair number.
+    qps: BTreeMap<u32, u32>,
+    /// Owner numbers by RMP number.
+    srqs: BTreeMap<u32, u32>,
+    events: VecDeque<ProviderEvent>,
+    /// If the port is down.
+    down: Option<Down>,
+    random: Random,
+    /// Low bytes of keys.
+    variants: Variants,
+}
+
+impl MlxProvider {
+    /// Opens a function: bring-up, QP1, limits.
+    ///
+    /// # Errors
+    /// Whatever stopped the bring-up; the function is then stopped.
+    pub fn open(function: Function, config: impl Into<ProviderConfig>) -> Result<Self, MlxError> {
+        let ProviderConfig {
+            hca: config,
+            network: joins,
+        } = config.into();
+        let seed = config.seed;
+        let mut hca = Hca::open(function, config)?;
+        let doorbells = Doorbells::new(hca.uar().clone());
+        let gsi_pd = alloc_pd(&mut hca)?;
+        let mut gsi = Gsi::create(&mut hca, &doorbells, gsi_pd)?;
+        // Armed from the start: a connection request may be the first thing that happens.
+        let _none_yet = gsi.receive();
+        let (network, without_network) = joining::join(&mut hca, &doorbells, joins, seed)?;
+        let common = SharedProvider {
+            gsi: Mutex::new(gsi),
+            gsi_pd,
+            network: network.map(Mutex::new),
+            without_network,
+            seed,
+            made: AtomicU32::new(0),
+            registered: Registered::default(),
+            asked: Arc::default(),
+        };
+        Self::of(hca, Arc::new(common))
+    }
+
+    /// The function, for who wants another instance of it, from any thread.
+    #[must_use]
+    pub fn opened(&self) -> OpenedProvider {
+        OpenedProvider {
+            function: self.hca.opened(),
+            common: Arc::downgrade(&self.common),
+            asked: Arc::clone(&self.common.asked),
+        }
+    }
+
+    fn of(hca: Hca, common: Arc<SharedProvider>) -> Result<Self, MlxError> {
+        let number = common.made.fetch_add(1, Ordering::Relaxed);
+        // Peers see variants: they are no part of the stream the other numbers are drawn from.
+        let (random, variants) = if number == 0 {
+            (
+                Random::new(common.seed)?,
+                Random::of_function(common.seed, "variants")?,
+            )
+        } else {
+            let of = |what: &str| Random::of_function(common.seed, &format!("{what} of {number}"));
+            (of("numbers")?, of("variants")?)
+        };
+        let limits = limits(&hca);
+        let down = (!hca.link_is_up()).then(|| Down {
+            since: hca.now(),
+            trains: true,
+        });
+        if down.is_some() {
+            tracing::warn!(function = hca.name(), "the port is down");
+        }
+        let without = common.without_network.is_some();
+        let events = without.then_some(ProviderEvent::Network(NetworkEvent::NotJoined));
+        Ok(Self {
+            doorbells: Doorbells::new(hca.uar().clone()),
+            hca,
+            common,
+            limits,
+            cqs: BTreeMap::new(),
+            qps: BTreeMap::new(),
+            srqs: BTreeMap::new(),
+            events: events.into_iter().collect(),
+            random,
+            down,
+            variants: Variants::new(variants),
+        })
+    }
+
+    /// Ends the instance; the last one gives the function back: QP1, then everything [`Hca::close`] does.
+    ///
+    /// # Errors
+    /// As [`Hca::close`].
+    #[allow(clippy::result_large_err, reason = "once in a function's life")]
+    pub fn close(self) -> Result<CloseReport, CloseError> {
+        let Self {
+            mut hca, common, ..
+        } = self;
+        let asked = Arc::clone(&common.asked);
+        let alone = asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = Arc::into_inner(common);
+        drop(alone);
+        if let Some(SharedProvider {
+            gsi,
+            gsi_pd,
+            network,
+            ..
+        }) = last
+        {
+            if let Some(network) = network {
+                let network = network.into_inner().unwrap_or_else(PoisonError::into_inner);
+                if let Err(error) = network.leave(&mut hca) {
+                    tracing::warn!(%error, "the Ethernet port stays");
+                }
+            }
+            let gsi = gsi.into_inner().unwrap_or_else(PoisonError::into_inner);
+            if let Err(error) = gsi.destroy(&mut hca) {
+                tracing::warn!(%error, "QP1 stays");
+            }
+            if let Err(error) = free_pd(&mut hca, gsi_pd) {
+                tracing::warn!(%error, "the protection domain of QP1 stays");
+            }
+        }
+        hca.close()
+    }
+
+    /// DMA memory of this function: what regions are best made of.
+    #[must_use]
+    pub fn arena(&self) -> &DmaArena {
+        self.hca.arena()
+    }
+
+    /// The function itself.
+    #[must_use]
+    pub fn hca(&self) -> &Hca {
+        &self.hca
+    }
+
+    /// The number of QP1's queue pair, of which the device says what goes wrong.
+    #[must_use]
+    pub fn gsi_number(&self) -> u32 {
+        self.common.gsi().number()
+    }
+
+    /// The function itself, for queries; objects made behind the provider's back are the caller's to destroy.
+    pub fn hca_mut(&mut self) -> &mut Hca {
+        &mut self.hca
+    }
+
+    /// Takes in what the device said of an object while it was being destroyed, as long as its number names
+    /// nothing: numbers are used again, and a later owner must not inherit it.
+    fn forget_events(&mut self) {
+        self.collect();
+    }
+
+    /// Turns what [`Hca`] collected into counts and events. True if there was anything.
+    fn collect(&mut self) -> bool {
+        let mut handled = false;
+        while let Some(cqn) = self.hca.next_completion() {
+            if let Some(known) = self.cqs.get(&cqn.get()) {
+                known.sequence.count_event();
+                handled = true;
+                if known.watched {
+                    let owner = known.owner;
+                    self.events.push_back(ProviderEvent::CqEntries { owner });
+                }
+            }
+        }
+        handled |= self.collect_shared();
+        while let Some(event) = self.hca.next_async() {
+            handled = true;
+            tracing::debug!(?event, "device event");
+            self.note_port(&event);
+            if let Some(event) = self.translate(&event) {
+                self.events.push_back(event);
+            }
+        }
+        if let Err(error) = self.common.gsi().repair(&mut self.hca) {
+            tracing::error!(%error, "QP1 cannot be repaired");
+        }
+        handled
+    }
+
+    /// The event in the provider's words, if its object is still known.
+    fn translate(&mut self, event: &AsyncEvent) -> Option<ProviderEvent> {
+        let owner_of = |table: &BTreeMap<u32, u32>, number: u32| table.get(&number).copied();
+        match *event {
+            AsyncEvent::PortUp => Some(ProviderEvent::Network(self.port_now())),
+            AsyncEvent::PortDown => Some(ProviderEvent::Network(NetworkEvent::PortDown)),
+            AsyncEvent::Network(event) => Some(ProviderEvent::Network(heard(event))),
+            AsyncEvent::AddressRemoved { index, address } => Some(ProviderEvent::AddressRemoved {
+                source_gid_index: index,
+                address,
+            }),
+            AsyncEvent::CommEstablished { qpn } => owner_of(&self.qps, qpn.get())
+                .map(|owner| ProviderEvent::CommunicationEstablished { owner }),
+            AsyncEvent::QpError { qpn, event } => {
+                owner_of(&self.qps, qpn.get()).map(|owner| ProviderEvent::QpError {
+                    owner,
+                    event: event.0,
+                })
+            }
+            AsyncEvent::SrqLastWqe { qpn } => {
+                owner_of(&self.qps, qpn.get()).map(|owner| ProviderEvent::SrqLastBuffer { owner })
+            }
+            AsyncEvent::CqError { cqn, syndrome } => {
+                tracing::error!(%cqn, syndrome, "a completion queue is lost (1 overrun, 2 not writable)");
+                self.cqs
+                    .get(&cqn.get())
+                    .map(|known| ProviderEvent::CqError { owner: known.owner })
+            }
+            AsyncEvent::SrqLimit { rmpn } => {
+                owner_of(&self.srqs, rmpn.get()).map(|owner| ProviderEvent::SrqLimit { owner })
+            }
+            AsyncEvent::SrqError { rmpn } => {
+                // The queue pairs fed by it report their own errors.
+                tracing::error!(%rmpn, "a shared receive queue is lost");
+                owner_of(&self.srqs, rmpn.get()).map(|owner| ProviderEvent::SrqError { owner })
+            }
+            AsyncEvent::EventsLost { count } => {
+                tracing::error!(count, "device events were lost");
+                None
+            }
+            AsyncEvent::DeviceDead { .. } => Some(ProviderEvent::DeviceDead),
+            AsyncEvent::DeviceRequested => Some(ProviderEvent::DeviceRequested),
+            AsyncEvent::PortChange { .. }
+            | AsyncEvent::SqDrained { .. }
+            | AsyncEvent::Other { .. } => None,
+        }
+    }
+
+    /// The index of our GID with this address, or the one we would send from.
+    fn source_index(&self, own: [u8; 16]) -> u8 {
+        self.hca.known(own).map_or(0, |entry| entry.index)
+    }
+
+    fn check_owner(owner: u32) -> Result<(), ProviderError> {
+        Self::check("owner number", owner, MAX_OWNER)
+    }
+
+    fn check(
+        what: &'static str,
+        asked: impl Into<u64>,
+        limit: impl Into<u64>,
+    ) -> Result<(), ProviderError> {
+        let (asked, limit) = (asked.into(), limit.into());
+        if asked > limit {
+            return Err(ProviderError::Limit { what, asked, limit });
+        }
+        Ok(())
+    }
+}
+
+/// What is heard on the network, in DAT's words.
+fn heard(event: hw_mlx::NetworkEvent) -> NetworkEvent {
+    use hw_mlx::NetworkEvent as Heard;
+    match event {
+        Heard::AddressAdded(address) => NetworkEvent::AddressAdded(address),
+        Heard::AddressDuplicate { address, mac, lost } => {
+            NetworkEvent::AddressDuplicate { address, mac, lost }
+        }
+        Heard::NeighbourMoved { address, mac } => NetworkEvent::NeighbourMoved { address, mac },
+        Heard::NeighbourLost(address) => NetworkEvent::NeighbourLost(address),
+    }
+}
+
+fn alloc_pd(hca: &mut Hca) -> Result<u32, CmdError> {
+    hca.exec(&AllocPdIn::new()).map(|answer| answer.pd())
+}
+
+fn free_pd(hca: &mut Hca, pd: u32) -> Result<(), CmdError> {
+    let mut command = DeallocPdIn::new();
+    command.set_pd(pd);
+    hca.exec(&command).map(drop)
+}
+
+impl Descriptor for MlxProvider {
+    type Fd = driver::Descriptor;
+
+    fn descriptor(&mut self) -> Result<Self::Fd, ProviderError> {
+        self.hca.descriptor().for_dat()
+    }
+
+    fn woken(&mut self) {
+        self.hca.woken();
+    }
+}
+
+impl Provider for MlxProvider {
+    type Cq = Cq;
+    type Qp = Qp;
+    type Srq = Srq;
+    type Pd = u32;
+    type Memory = DmaMemory;
+    type Region = Region;
+    type Window = Window;
+
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn now(&self) -> Nanos {
+        self.hca.now().0
+    }
+
+    fn since(&self, written: u64) -> Option<Nanos> {
+        self.hca.since(written)
+    }
+
+    fn wait(&mut self, deadline: Nanos) -> Result<bool, ProviderError> {
+        // What is already collected is not slept over.
+        let called = self.hca.process_events();
+        if self.collect() || called || !self.events.is_empty() {
+            return Ok(true);
+        }
+        let handled = self.hca.wait(Instant(deadline));
+        // A death is an event too: it must come out even though the wait failed.
+        let collected = self.collect();
+        Ok(handled.for_dat()? || collected)
+    }
+
+    fn progress(&mut self) {
+        self.hca.process_events();
+        // A consumer that only polls never waits, and waiting is where health is looked at otherwise.
+        self.hca.check_health();
+        self.collect();
+        self.network_turn();
+        self.end_retired();
+    }
+
+    fn next_timeout(&self) -> Option<Nanos> {
+        let due = self.common.network().and_then(|network| network.due());
+        let network = due.map(|due| u64::try_from(due.as_nanos()).unwrap_or(u64::MAX));
+        let retired = self.hca.retired_at().map(|at| at.0);
+        [network, retired].into_iter().flatten().min()
+    }
+
+    fn next_event(&mut self) -> Option<ProviderEvent> {
+        self.events.pop_front()
+    }
+
+    fn alloc_pd(&mut self) -> Result<u32, ProviderError> {
+        alloc_pd(&mut self.hca).for_dat()
+    }
+
+    fn free_pd(&mut self, pd: u32) -> Result<(), ProviderError> {
+        free_pd(&mut self.hca, pd).for_dat()
+    }
+
+    fn register(
+        &mut self,
+        pd: u32,
+        memory: &DmaMemory,
+        access: MemPrivFlags,
+    ) -> Result<Registration<Region>, ProviderError> {
+        if memory.is_empty() {
+            return Err(ProviderError::Unsupported(
+                "a region of no bytes, or outside of its buffer".to_owned(),
+            ));
+        }
+        let ours = self.hca.function();
+        if !memory.is_reached_by(ours) {
+            // Its I/O addresses are of another space: here they would name other bytes.
+            let (ours, theirs) = (ours.name(), memory.made_for());
+            return Err(ProviderError::Foreign(if theirs == ours {
+                format!("the memory is of an earlier opening of {ours}: allocate it anew")
+            } else {
+                format!(
+                    "the memory is {theirs}'s, which {ours} cannot reach: open both with `,memory=NAME`"
+                )
+            }));
+        }
+        let bytes = memory.len() as u64;
+        Self::check("bytes of a region", bytes, self.limits.max_region_bytes)?;
+        let request = KeyRequest {
+            pd,
+            address: memory.address(),
+            bytes,
+            access,
+            variant: self.variants.draw(),
+            may_have_windows: self.limits.max_windows > 0,
+        };
+        let lent = Lent::new(memory.clone(), self.hca.arena().downgrade());
+        let (index, key) = match mkey::create(&mut self.hca, &request, memory.iova()) {
+            Ok(key) => key,
+            Err(MlxError::Cmd(error)) => {
+                if error.outcome_unknown() {
+                    // It may stay mapped, and is the caller's again: the call fails.
+                    memory.withdraw();
+                }
+                return Err(lent.after(error)).for_dat();
+            }
+            Err(error) => {
+                drop(lent.give_back());
+                return Err(error).for_dat();
+            }
+        };
+        self.common.registered.add(bytes);
+        let remote = access.intersects(
+            MemPrivFlags::REMOTE_READ | MemPrivFlags::REMOTE_WRITE | MemPrivFlags::REMOTE_ATOMIC,
+        );
+        Ok(Registration {
+            region: Region {
+                index,
+                memory: lent,
+            },
+            lmr_context: key,
+            rmr_context: if remote { key } else { 0 },
+            address: request.address,
+            bytes,
+        })
+    }
+
+    fn deregister(&mut self, region: &mut Region) -> Result<(), ProviderError> {
+        if !region.memory.is_returned() {
+            mkey::destroy(&mut self.hca, region.index).for_dat()?;
+            region.memory.returned();
+            let bytes = region.memory().len() as u64;
+            self.common.registered.remove(bytes);
+        }
+        Ok(())
+    }
+
+    fn withdraw(&self, memory: &DmaMemory) {
+        memory.withdraw();
+    }
+
+    fn is_shared(&self, memory: &DmaMemory) -> bool {
+        memory.is_shared()
+    }
+
+    fn create_window(&mut self, pd: u32) -> Result<Window, ProviderError> {
+        if self.limits.max_windows == 0 {
+            return Err(ProviderError::Unsupported(
+                "the device has no memory windows".to_owned(),
+            ));
+        }
+        let order = self.variants.order();
+        window::create(&mut self.hca, pd, order).for_dat()
+    }
+
+    fn unbind_window(&mut self, pd: u32, window: &mut Window) -> Result<(), ProviderError> {
+        let mut fresh = self.create_window(pd)?;
+        if let Err(error) = window::destroy(&mut self.hca, window) {
+            if let Err(second) = window::destroy(&mut self.hca, &mut fresh) {
+                tracing::warn!(%second, "a window that was never bound stays");
+            }
+            return Err(error).for_dat();
+        }
+        *window = fresh;
+        Ok(())
+    }
+
+    fn destroy_window(&mut self, window: &mut Window) -> Result<(), ProviderError> {
+        window::destroy(&mut self.hca, window).for_dat()
+    }
+
+    fn create_cq(&mut self, entries: u32, owner: u32) -> Result<Cq, ProviderError> {
+        Self::check(
+            "completion queue entries",
+            entries,
+            self.limits.max_cq_entries,
+        )?;
+        // Each may be armed, and have an event waiting: more of them could overrun the event queue, which ends the
+        // function.
+        if self.cqs.len() >= self.limits.max_cqs as usize {
+            return Err(ProviderError::Resources(format!(
+                "{} completion queues of this instance, one event each",
+                self.cqs.len()
+            )));
+        }
+        let cq = hw_mlx::cq::Cq::create(&mut self.hca, &self.doorbells, entries).for_dat()?;
+        // Numbers come back: an event of a queue that is gone is not this one's.
+        self.hca.forget_completion(Cqn::new(cq.cqn()));
+        self.collect();
+        self.cqs.insert(
+            cq.cqn(),
+            KnownCq {
+                sequence: cq.sequence(),
+                owner,
+                watched: false,
+            },
+        );
+        Ok(Cq(cq))
+    }
+
+    fn watch_cq(&mut self, cq: &Cq) {
+        if let Some(known) = self.cqs.get_mut(&cq.0.cqn()) {
+            known.watched = true;
+        }
+    }
+
+    fn resize_cq(&mut self, cq: &mut Cq, entries: u32) -> Result<(), ProviderError> {
+        Self::check(
+            "completion queue entries",
+            entries,
+            self.limits.max_cq_entries,
+        )?;
+        if !self.hca.caps().general().cq_resize() {
+            return Err(ProviderError::Unsupported(
+                "resizing completion queues (capability cq_resize)".to_owned(),
+            ));
+        }
+        cq.0.resize(&mut self.hca, entries).for_dat()
+    }
+
+    fn destroy_cq(&mut self, cq: &mut Cq) -> Result<(), ProviderError> {
+        cq.0.destroy(&mut self.hca).for_dat()?;
+        self.cqs.remove(&cq.0.cqn());
+        self.forget_events();
+        Ok(())
+    }
+
+    fn create_srq(
+        &mut self,
+        pd: u32,
+        max_recvs: u32,
+        max_segments: u32,
+        owner: u32,
+    ) -> Result<Srq, ProviderError> {
+        Self::check("shared receives", max_recvs, self.limits.max_srq_recvs)?;
+        Self::check(
+            "segments of a receive",
+            max_segments,
+            self.limits.max_recv_segments,
+        )?;
+        let srq = hw_mlx::srq::Srq::create(&mut self.hca, pd, max_recvs, max_segments).for_dat()?;
+        self.collect();
+        self.srqs.insert(srq.rmpn(), owner);
+        Ok(Srq(srq))
+    }
+
+    fn arm_srq_limit(&mut self, srq: &Srq, limit: u32) -> Result<(), ProviderError> {
+        srq.0.arm_limit(&mut self.hca, limit).for_dat()
+    }
+
+    fn destroy_srq(&mut self, srq: &mut Srq) -> Result<(), ProviderError> {
+        srq.0.destroy(&mut self.hca).for_dat()?;
+        self.srqs.remove(&srq.0.rmpn());
+        self.forget_events();
+        Ok(())
+    }
+
+    fn create_qp(
+        &mut self,
+        pd: u32,
+        request_cq: &Cq,
+        recv_cq: &Cq,
+        srq: Option<&Srq>,
+        sizes: QueueSizes,
+        owner: u32,
+    ) -> Result<Qp, ProviderError> {
+        Self::check_owner(owner)?;
+        Self::check("requests", sizes.max_requests, self.limits.max_dtos)?;
+        Self::check("receives", sizes.max_recvs, self.limits.max_dtos)?;
+        Self::check(
+            "segments of a request",
+            sizes.max_request_segments,
+            self.limits.max_request_segments,
+        )?;
+        Self::check(
+            "segments of an RDMA Read",
+            sizes.max_read_segments,
+            self.limits.max_read_segments,
+        )?;
+        Self::check(
+            "segments of a receive",
+            sizes.max_recv_segments,
+            self.limits.max_recv_segments,
+        )?;
+        let request = QpRequest {
+            pd,
+            cqn_send: request_cq.0.cqn(),
+            cqn_receive: recv_cq.0.cqn(),
+            srq: srq.map(|srq| &srq.0),
+            sizes,
+            owner,
+        };
+        let qp = hw_mlx::qp::Qp::create(&mut self.hca, &self.doorbells, &request).for_dat()?;
+        // What another instance's queue pair of that number left is not this one's.
+        self.collect();
+        self.qps.insert(qp.number(), owner);
+        Ok(Qp(qp))
+    }
+
+    fn ready_to_receive(
+        &mut self,
+        qp: &mut Qp,
+        attributes: &ReadyToReceive,
+    ) -> Result<(), ProviderError> {
+        // Some of these numbers are the peer's; the layouts refuse what does not fit by panicking.
+        Self::check(
+            "remote queue pair number",
+            attributes.remote_qpn,
+            0xff_ffff_u32,
+        )?;
+        Self::check(
+            "first packet sequence number",
+            attributes.receive_psn,
+            0xff_ffff_u32,
+        )?;
+        Self::check("path MTU code", attributes.mtu, self.limits.mtu)?;
+        Self::check("RNR timer code", attributes.min_rnr_timer, 31_u32)?;
+        Self::check(
+            "incoming RDMA Reads",
+            attributes.reads_in,
+            self.limits.max_reads_in,
+        )?;
+        if attributes.mtu == 0 {
+            return Err(ProviderError::Unsupported("path MTU code 0".to_owned()));
+        }
+        let mac = self.find(&attributes.path)?;
+        let source = self.hca.gid_at(attributes.path.source_gid_index);
+        let peer = source.and_then(|source| {
+            let destination = address_of(attributes.path.gid);
+            let now = self.hca.now();
+            let mut network = self.common.network()?;
+            Some(network.peer(source.address, destination, now))
+        });
+        qp.0.ready_to_receive(&mut self.hca, attributes, mac, peer)
+            .for_dat()
+    }
+
+    fn ready_to_send(
+        &mut self,
+        qp: &mut Qp,
+        attributes: &ReadyToSend,
+    ) -> Result<(), ProviderError> {
+        Self::check(
+            "first packet sequence number",
+            attributes.send_psn,
+            0xff_ffff_u32,
+        )?;
+        Self::check("transport retries", attributes.retry_count, 7_u32)?;
+        Self::check("RNR retries", attributes.rnr_retry, 7_u32)?;
+        Self::check("ACK timeout code", attributes.ack_timeout, 31_u32)?;
+        Self::check(
+            "outgoing RDMA Reads",
+            attributes.reads_out,
+            self.limits.max_reads_out,
+        )?;
+        qp.0.ready_to_send(&mut self.hca, attributes).for_dat()
+    }
+
+    fn to_error(&mut self, qp: &mut Qp) -> Result<(), ProviderError> {
+        qp.0.to_error(&mut self.hca).for_dat()
+    }
+
+    fn reset_qp(
+        &mut self,
+        qp: &mut Qp,
+        request_cq: &mut Cq,
+        recv_cq: Option<&mut Cq>,
+    ) -> Result<(), ProviderError> {
+        qp.0.reset(
+            &mut self.hca,
+            &mut request_cq.0,
+            recv_cq.map(|cq| &mut cq.0),
+        )
+        .for_dat()
+    }
+
+    fn rewind_qp(
+        &mut self,
+        qp: &mut Qp,
+        request_cq: &mut Cq,
+        recv_cq: Option<&mut Cq>,
+    ) -> Result<bool, ProviderError> {
+        qp.0.rewind(&mut self.hca, &mut request_cq.0, recv_cq.map(|cq| &cq.0))
+            .for_dat()
+    }
+
+    fn destroy_qp(
+        &mut self,
+        qp: &mut Qp,
+        request_cq: &mut Cq,
+        recv_cq: Option<&mut Cq>,
+    ) -> Result<(), ProviderError> {
+        qp.0.destroy(
+            &mut self.hca,
+            &mut request_cq.0,
+            recv_cq.map(|cq| &mut cq.0),
+        )
+        .for_dat()?;
+        self.qps.remove(&qp.0.number());
+        self.forget_events();
+        Ok(())
+    }
+
+    fn stop(&mut self, why: &'static str) {
+        self.hca.stop(why);
+    }
+
+    fn one_limit(&mut self, on: bool) {
+        self.hca.one_limit(on);
+    }
+
+    fn sync_for_device(&self) {
+        driver::barrier::dma_to_device();
+    }
+
+    fn sync_for_cpu(&self) {
+        driver::barrier::dma_from_device();
+    }
+
+    fn gid(&self, index: u8) -> Option<[u8; 16]> {
+        self.hca.gid_at(index).map(|entry| entry.gid)
+    }
+
+    fn addresses(&self) -> Vec<Address> {
+        self.hca.gids().iter().map(GidEntry::to_address).collect()
+    }
+
+    fn add_address(&mut self, address: &Address) -> Result<(), ProviderError> {
+        self.add(address).for_dat()
+    }
+
+    fn remove_address(&mut self, address: IpAddr) -> Result<(), ProviderError> {
+        self.hca.retire_address(address).for_dat().map(drop)
+    }
+
+    fn echo(&mut self, destination: IpAddr, sequence: u16) -> Result<bool, ProviderError> {
+        self.echo_from_here(destination, sequence)
+    }
+
+    fn take_echo(&mut self) -> Option<Echo> {
+        self.common.network()?.take_echo()
+    }
+
+    fn route(&self, gid: [u8; 16], source: Option<IpAddr>) -> Result<Path, ProviderError> {
+        // What we send to ourselves does not leave the function.
+        if self.hca.own(gid).is_none() {
+            self.check_port()?;
+        }
+        if self.common.network.is_none() {
+            // Nobody can be asked.
+            self.hca.resolve(gid).for_dat()?;
+        }
+        let source = self.source(gid, source)?;
+        Ok(Path {
+            source_gid_index: source.index,
+            gid,
+            hop_limit: HOP_LIMIT,
+            traffic_class: 0,
+            flow_label: 0,
+            priority: source.priority(),
+        })
+    }
+
+    fn port_is_up(&self) -> bool {
+        self.down.is_none()
+    }
+
+    fn send_mad(&mut self, to: &MadAddress, mad: &[u8; 256]) -> Result<(), ProviderError> {
+        if let Some(cause) = self.hca.dead_cause() {
+            return Err(ProviderError::Dead(cause.to_string()));
+        }
+        match self.way(to.path.gid, to.path.source_gid_index) {
+            Way::Known(mac) => self.send_over(to, mac, mad),
+            Way::Pending => {
+                if let (Some(mut network), Some(source)) = (
+                    self.common.network(),
+                    self.hca.gid_at(to.path.source_gid_index),
+                ) {
+                    network.wait_to_leave(*to, source.address, mad);
+                }
+                Ok(())
+            }
+            Way::Unreachable(why) => {
+                tracing::debug!(why, "a datagram to nobody");
+                let gid = to.path.gid;
+                self.events.push_back(ProviderEvent::Unreachable { gid });
+                Ok(())
+            }
+        }
+    }
+
+    fn await_mads(&mut self, deadline: Nanos) {
+        while self.common.gsi().is_sending()
+            && self.hca.now() < Instant(deadline)
+            && self.hca.wait(Instant(deadline)).is_ok()
+        {}
+    }
+
+    fn poll_mad(&mut self) -> Option<(MadAddress, [u8; 256])> {
+        // A peer that sends what cannot be answered must not hold up who called.
+        for _ in 0..DATAGRAMS_TO_NOBODY {
+            let waited = self
+                .common
+                .network()
+                .and_then(|mut network| network.found());
+            let received = match waited {
+                Some(received) => received,
+                None => self.common.gsi().receive()?,
+            };
+            let index = self.source_index(received.route.destination);
+            match self.way(received.route.source, index) {
+                Way::Known(_) => {
+                    datagrams::received(&self.hca, &received);
+                    let priority = self.hca.priority(index);
+                    return Some((received.sender(index, priority), received.mad));
+                }
+                Way::Pending => {
+                    if let Some(mut network) = self.common.network() {
+                        network.wait_for_sender(received);
+                    }
+                }
+                Way::Unreachable(why) => tracing::debug!(why, "a datagram that cannot be answered"),
+            }
+        }
+        None
+    }
+
+    fn retire(&mut self) -> bool {
+        self.hca.retire()
+    }
+
+    fn waker(&self) -> Waker {
+        self.hca.waker()
+    }
+
+    fn record(&mut self) {
+        self.hca.recorder().start();
+    }
+
+    fn random(&mut self) -> u64 {
+        self.random.number()
+    }
+}
+
+impl core::fmt::Debug for MlxProvider {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("MlxProvider")
+            .field("adapter", &self.limits.adapter_name)
+            .field("cqs", &self.cqs.len())
+            .field("qps", &self.qps.len())
+            .field("srqs", &self.srqs.len())
+            .field("gsi", &self.common.gsi())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,290 @@
+//! Who is reached, and how: the port, the station of the link that a datagram or a queue pair's packets go to, and what
+//! is done for the network meanwhile.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use dat_core::NetworkEvent;
+use dat_core::address::Address;
+use dat_core::provider::{MadAddress, PORT_DOWN, Path, Provider, ProviderError, ProviderEvent};
+use driver::Instant;
+use hw_mlx::gid::{address_of, gid_of};
+use hw_mlx::{AsyncEvent, GidEntry, MlxError, datagrams};
+
+use super::MlxProvider;
+use super::errors::ForDat;
+use crate::network::{LINK_TRAINING, Way};
+
+/// How long a peer's MAC is asked for while a queue pair waits for it.
+const SEARCH: Duration = Duration::from_secs(5);
+
+/// A port that is down.
+#[derive(Clone, Copy)]
+pub(super) struct Down {
+    /// Since when we know.
+    pub(super) since: Instant,
+    /// It was so when the function came up, and may be on its way up.
+    pub(super) trains: bool,
+}
+
+/// What a way that there is none of is to `dat-core`.
+fn no_way(what: String) -> ProviderError {
+    ProviderError::Unreachable {
+        why: "nothing leads to this address now",
+        what,
+    }
+}
+
+impl MlxProvider {
+    /// Counts the events of the queues that are every instance's. True if there was any.
+    pub(super) fn collect_shared(&mut self) -> bool {
+        let mut handled = false;
+        // In one step: who finds one not armed arms it.
+        let mut network = self.common.network();
+        let mut gsi = self.common.gsi();
+        while let Some(cqn) = self.hca.next_shared_completion() {
+            if cqn.get() == gsi.cqn() {
+                gsi.notified();
+                handled = true;
+            } else if let Some(network) = &mut network
+                && cqn.get() == network.cqn()
+            {
+                network.notified();
+                handled = true;
+            }
+        }
+        handled
+    }
+
+    /// Takes part in the network: frames, timers, and what waited for them.
+    pub(super) fn network_turn(&mut self) {
+        let Some(mut network) = self.common.network() else {
+            return;
+        };
+        if let Err(error) = network.repair(&mut self.hca) {
+            tracing::error!(%error, "the Ethernet port cannot be repaired");
+        }
+        let outcome = network.turn(self.hca.now());
+        drop(network);
+        for event in outcome.heard {
+            self.hca.tell_all(AsyncEvent::Network(event));
+        }
+        for (to, mac, mad) in outcome.leave {
+            if let Err(error) = self.send_over(&to, mac, &mad) {
+                // It is repeated.
+                tracing::debug!(%error, "a datagram that had waited");
+            }
+        }
+        let nobody = outcome.nobody.into_iter();
+        self.events
+            .extend(nobody.map(|gid| ProviderEvent::Unreachable { gid }));
+    }
+
+    /// Ends addresses that were removed and that nobody uses any more.
+    pub(super) fn end_retired(&mut self) {
+        while let Some(entry) = self.hca.clear_retired() {
+            if let Some(mut network) = self.common.network() {
+                network.remove(&mut self.hca, entry.address);
+            }
+        }
+    }
+
+    /// One more address, on the network, too.
+    pub(super) fn add(&mut self, address: &Address) -> Result<(), MlxError> {
+        self.end_retired();
+        let entry = self.hca.add_address(address)?;
+        let joined = match self.common.network() {
+            Some(mut network) => network.add(&mut self.hca, &entry),
+            None => Ok(()),
+        };
+        if joined.is_err() {
+            self.hca.retire_address(entry.address)?;
+            self.end_retired();
+        }
+        joined
+    }
+
+    /// Asks a node for an echo; false if its MAC has to be found first.
+    pub(super) fn echo_from_here(
+        &mut self,
+        destination: IpAddr,
+        sequence: u16,
+    ) -> Result<bool, ProviderError> {
+        self.check_port()?;
+        let source = self.source(gid_of(destination), None)?.address;
+        let Some(mut network) = self.common.network() else {
+            let why = "the adapter takes no part in the network".to_owned();
+            return Err(ProviderError::Unsupported(why));
+        };
+        let way = network.echo(source, destination, sequence, self.hca.now());
+        drop(network);
+        // What waits to be sent is.
+        self.network_turn();
+        match way {
+            Way::Known(_) => Ok(true),
+            Way::Pending => Ok(false),
+            Way::Unreachable(what) => Err(no_way(what)),
+        }
+    }
+
+    /// What the port is now, as far as the device says. It was just told to be up.
+    pub(super) fn port_now(&mut self) -> NetworkEvent {
+        let speed = self.hca.port_megabits();
+        let state = self.hca.vport_state();
+        if let Err(error) = &state {
+            tracing::debug!(%error, "the port does not say what it is");
+        }
+        NetworkEvent::PortUp {
+            megabits: speed.ok().flatten(),
+            mtu: state.ok().and_then(|state| state.ip_mtu()),
+        }
+    }
+
+    /// Our address that a connection to a GID leaves from: the one that was asked for, or the one that suits it.
+    pub(super) fn source(
+        &self,
+        gid: [u8; 16],
+        asked: Option<IpAddr>,
+    ) -> Result<GidEntry, ProviderError> {
+        let destination = address_of(gid);
+        let Some(asked) = asked else {
+            return self.hca.source_gid(gid).ok_or_else(|| {
+                ProviderError::Unreachable {
+                    why: "the adapter has no address that this peer is reached from: `,address=IP/PREFIX` behind its name gives it one",
+                    what: format!("no source address for {destination}"),
+                }
+            });
+        };
+        if asked.is_ipv4() != destination.is_ipv4() {
+            return Err(ProviderError::Unreachable {
+                why: "the address that this was to leave from is of another family than the peer's",
+                what: format!("{destination} from {asked}"),
+            });
+        }
+        let ours = self.hca.gids();
+        let entry = ours.iter().find(|entry| entry.address == asked);
+        entry.copied().ok_or_else(|| {
+            let known: Vec<String> = ours.iter().map(|entry| entry.address.to_string()).collect();
+            ProviderError::Unreachable {
+                why: "the address that this was to leave from is none of the adapter's",
+                what: format!(
+                    "{asked} is no address of {}; it has {}",
+                    self.hca.name(),
+                    known.join(", ")
+                ),
+            }
+        })
+    }
+
+    /// How a GID is reached from our address of an index.
+    pub(super) fn way(&self, gid: [u8; 16], source_index: u8) -> Way {
+        let unresolved = match self.hca.resolve(gid) {
+            Ok(mac) => return Way::Known(mac),
+            Err(error) => error,
+        };
+        match (self.common.network(), self.hca.gid_at(source_index)) {
+            (Some(mut network), Some(source)) => {
+                let destination = address_of(gid);
+                network.way(source.address, destination, self.hca.now())
+            }
+            (None, _) | (_, None) => Way::Unreachable(unresolved.to_string()),
+        }
+    }
+
+    /// The station over which a peer is reached, which is known from the datagrams before, or found again.
+    pub(super) fn find(&mut self, path: &Path) -> Result<[u8; 6], ProviderError> {
+        let patience = self.hca.now() + SEARCH;
+        loop {
+            match self.way(path.gid, path.source_gid_index) {
+                Way::Known(mac) => return Ok(mac),
+                Way::Unreachable(what) => return Err(no_way(what)),
+                Way::Pending if self.hca.now() >= patience => {
+                    let address = address_of(path.gid);
+                    return Err(ProviderError::Unreachable {
+                        why: "nobody answers for this address",
+                        what: format!("{address} was asked for {} s", SEARCH.as_secs()),
+                    });
+                }
+                Way::Pending => {}
+            }
+            self.network_turn();
+            let until = self
+                .next_timeout()
+                .map_or(patience, |due| patience.min(Instant(due)));
+            self.hca.wait(until).for_dat()?;
+            self.collect();
+            self.network_turn();
+        }
+    }
+
+    pub(super) fn send_over(
+        &mut self,
+        to: &MadAddress,
+        mac: [u8; 6],
+        mad: &[u8; 256],
+    ) -> Result<(), ProviderError> {
+        let sent = self.common.gsi().send(to, mac, mad);
+        sent.map_err(|_| {
+            ProviderError::Resources("too many management datagrams in flight".to_owned())
+        })?;
+        datagrams::sent(&self.hca, to, mac, mad);
+        Ok(())
+    }
+
+    /// What an event says of the port.
+    pub(super) fn note_port(&mut self, event: &AsyncEvent) {
+        match event {
+            AsyncEvent::PortDown => {
+                self.down = Some(Down {
+                    since: self.hca.now(),
+                    trains: false,
+                });
+                self.network_link(false);
+            }
+            // One of the lost ones may have said that it is up.
+            AsyncEvent::PortUp | AsyncEvent::EventsLost { .. } => {
+                self.down = None;
+                self.network_link(true);
+            }
+            AsyncEvent::PortChange { .. }
+            | AsyncEvent::CommEstablished { .. }
+            | AsyncEvent::QpError { .. }
+            | AsyncEvent::SqDrained { .. }
+            | AsyncEvent::SrqLastWqe { .. }
+            | AsyncEvent::SrqLimit { .. }
+            | AsyncEvent::SrqError { .. }
+            | AsyncEvent::CqError { .. }
+            | AsyncEvent::DeviceDead { .. }
+            | AsyncEvent::DeviceRequested
+            | AsyncEvent::Network(_)
+            | AsyncEvent::AddressRemoved { .. }
+            | AsyncEvent::Other { .. } => {}
+        }
+    }
+
+    fn network_link(&self, up: bool) {
+        if let Some(mut network) = self.common.network() {
+            network.link(up, self.hca.now());
+        }
+    }
+
+    /// Whether it is worth trying to reach anybody over the port.
+    pub(super) fn check_port(&self) -> Result<(), ProviderError> {
+        let Some(Down { since, trains }) = self.down else {
+            return Ok(());
+        };
+        let down = self.hca.now() - since;
+        if trains && down < LINK_TRAINING {
+            tracing::warn!(?down, "the port is down; it may still come up");
+            return Ok(());
+        }
+        Err(ProviderError::Unreachable {
+            why: PORT_DOWN,
+            what: format!(
+                "the port of {} is down, and was when last seen {} s ago",
+                self.hca.name(),
+                down.as_secs()
+            ),
+        })
+    }
+}

@@ -1,0 +1,62 @@
+//! How the card's word for the end of a request is told in DAT.
+//!
+//! DAT has twelve statuses. The map is that of the InfiniBand reference implementation. An error without a name ends the
+//! connection like the named ones, so it is reported as a transport failure.
+
+use dat_core::types::DtoStatus;
+use hw_mlx::completion::Status;
+
+/// DAT's status.
+#[inline]
+#[must_use]
+pub const fn dto_status(status: Status) -> DtoStatus {
+    match status {
+        Status::Success => DtoStatus::Success,
+        Status::LocalLength => DtoStatus::ErrLocalLength,
+        Status::LocalQpOperation => DtoStatus::ErrLocalEp,
+        Status::LocalProtection | Status::LocalAccess => DtoStatus::ErrLocalProtection,
+        Status::Flushed => DtoStatus::ErrFlushed,
+        Status::WindowBind => DtoStatus::RmrOperationFailed,
+        Status::BadResponse => DtoStatus::ErrBadResponse,
+        Status::RemoteInvalidRequest | Status::RemoteOperation | Status::RemoteAborted => {
+            DtoStatus::ErrRemoteResponder
+        }
+        Status::RemoteAccess => DtoStatus::ErrRemoteAccess,
+        Status::TransportRetryExceeded | Status::Unknown => DtoStatus::ErrTransport,
+        Status::RnrRetryExceeded => DtoStatus::ErrReceiverNotReady,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every byte, in the words of the verbs documentation, against the reference map.
+    #[test]
+    fn every_syndrome_has_the_status_of_the_reference_map() {
+        let named = [
+            (0x01, DtoStatus::ErrLocalLength),
+            (0x02, DtoStatus::ErrLocalEp),
+            (0x04, DtoStatus::ErrLocalProtection),
+            (0x05, DtoStatus::ErrFlushed),
+            (0x06, DtoStatus::RmrOperationFailed),
+            (0x10, DtoStatus::ErrBadResponse),
+            (0x11, DtoStatus::ErrLocalProtection),
+            (0x12, DtoStatus::ErrRemoteResponder),
+            (0x13, DtoStatus::ErrRemoteAccess),
+            (0x14, DtoStatus::ErrRemoteResponder),
+            (0x15, DtoStatus::ErrTransport),
+            (0x16, DtoStatus::ErrReceiverNotReady),
+            (0x22, DtoStatus::ErrRemoteResponder),
+        ];
+        for code in 0..=u8::MAX {
+            let expected = named
+                .iter()
+                .find(|row| row.0 == code)
+                .map_or(DtoStatus::ErrTransport, |row| row.1);
+            let told = dto_status(Status::of_syndrome(code));
+            assert_eq!(told, expected, "syndrome {code:#04x}");
+        }
+        assert_eq!(dto_status(Status::Success), DtoStatus::Success);
+    }
+}

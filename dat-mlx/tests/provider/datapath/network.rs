@@ -1,0 +1,162 @@
+//! Peers whose MAC nobody has typed in: they are asked for, and what is meant for them waits until they are found.
+
+use std::sync::Arc;
+
+use dat_core::provider::{MadAddress, Provider, ProviderEvent};
+use dat_mlx::{Participation, ProviderConfig};
+use hw_mlx::gid::gid_of;
+use hw_mlx::qp::context::GSI_Q_KEY;
+use hw_sim::wire::{
+    BthRepr, DethRepr, EthRepr, Headers, Ipv4Repr, Network, Opcode, Packet, Psn, UdpRepr,
+};
+use hw_sim::{LinkFaults, Sim, SimConfig};
+
+use super::pair::{Node, Pair, config, profile};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Two functions on one link that know nothing of each other but what they hear.
+fn strangers() -> Pair {
+    let sim = Sim::new(SimConfig::default());
+    let functions = [1, 2].map(|n| sim.add_function(profile(n).ethernet()));
+    let link = sim.connect(&functions[0], &functions[1], LinkFaults::NONE);
+    let [a, b] = [1, 2].map(|n: u8| {
+        let mut config = config(n);
+        config.neighbours.clear();
+        let config = ProviderConfig {
+            hca: config,
+            network: Participation::Required,
+        };
+        Node::new(Arc::clone(&functions[usize::from(n) - 1]), config)
+    });
+    Pair { sim, link, a, b }
+}
+
+fn address(n: u8) -> [u8; 16] {
+    gid_of(format!("10.0.0.{n}").parse().expect("an address"))
+}
+
+fn to(node: &Node, gid: [u8; 16]) -> MadAddress {
+    MadAddress {
+        path: node.provider.route(gid, None).expect("a path"),
+        qpn: 1,
+    }
+}
+
+/// Lets both have their turns until one of them has something, or so long.
+fn until<T>(
+    p: &mut Pair,
+    patience: u64,
+    mut look: impl FnMut(&mut Pair) -> Option<T>,
+) -> Option<T> {
+    let deadline = p.a.provider.now() + patience;
+    loop {
+        for node in [&mut p.a, &mut p.b] {
+            node.provider.progress();
+        }
+        if let Some(found) = look(p) {
+            return Some(found);
+        }
+        let now = p.a.provider.now();
+        if now >= deadline {
+            return None;
+        }
+        let timers = [&p.a, &p.b].map(|node| node.provider.next_timeout());
+        let next = timers.into_iter().flatten().min().unwrap_or(deadline);
+        p.a.provider
+            .wait(next.clamp(now, deadline))
+            .expect("a live device");
+    }
+}
+
+/// A's next event that is not about the network itself.
+fn event(p: &mut Pair) -> Option<ProviderEvent> {
+    loop {
+        let event = p.a.provider.next_event()?;
+        if !matches!(event, ProviderEvent::Network(_)) {
+            return Some(event);
+        }
+    }
+}
+
+#[test]
+fn a_datagram_waits_until_its_destination_is_found_and_its_receiver_until_the_sender_is() {
+    let mut p = strangers();
+    let address = to(&p.a, address(2));
+    let mad = [7; 256];
+    p.a.provider.send_mad(&address, &mad).expect("it waits");
+    let (from, received) = until(&mut p, SECOND, |p| p.b.provider.poll_mad()).expect("it arrives");
+    assert_eq!(received, mad);
+    p.b.provider
+        .send_mad(&from, &[8; 256])
+        .expect("it is known");
+    let (_, received) = until(&mut p, SECOND, |p| p.a.provider.poll_mad()).expect("the answer");
+    assert_eq!(received, [8; 256]);
+    p.finish_bare();
+}
+
+/// RFC 4861, 7.3.3 (MAX_MULTICAST_SOLICIT questions, RETRANS_TIMER apart), which ARP is asked by too.
+#[test]
+fn an_address_nobody_has_is_asked_for_three_times_and_then_said_to_be_unreachable() {
+    let mut p = strangers();
+    let nobody = to(&p.a, address(99));
+    p.a.provider.send_mad(&nobody, &[7; 256]).expect("it waits");
+    let started = p.a.provider.now();
+    let lost = ProviderEvent::Unreachable { gid: address(99) };
+    assert_eq!(until(&mut p, 10 * SECOND, event), Some(lost));
+    let waited = p.a.provider.now() - started;
+    assert!((3 * SECOND..4 * SECOND).contains(&waited), "{waited} ns");
+    // For a while nobody is asked again.
+    p.a.provider
+        .send_mad(&nobody, &[7; 256])
+        .expect("it is dropped");
+    assert_eq!(event(&mut p), Some(lost));
+    p.finish_bare();
+}
+
+/// A stranger's datagram from an address that nobody has is dropped: it could not be answered.
+#[test]
+fn a_datagram_from_an_address_that_nobody_has_is_not_passed_on() {
+    let mut p = strangers();
+    let forged = Packet {
+        link: EthRepr {
+            dst: [2, 0, 0, 0, 0, 1],
+            src: [2, 0, 0, 0, 0, 77],
+            vlan: None,
+            ethertype: 0,
+        }
+        .into(),
+        network: Network::Ipv4(
+            Ipv4Repr {
+                src: [10, 0, 0, 77],
+                dst: [10, 0, 0, 1],
+                tos: 0,
+                ident: 0,
+                dont_fragment: true,
+                ttl: 64,
+                payload_len: 0,
+            },
+            UdpRepr {
+                src_port: 0xc001,
+                payload_len: 0,
+            },
+        ),
+        bth: BthRepr::new(Opcode::ud(false), 1, Psn::new(0)),
+        headers: Headers {
+            deth: Some(DethRepr {
+                qkey: GSI_Q_KEY,
+                src_qpn: 1,
+            }),
+            ..Headers::NONE
+        },
+        payload: &[9; 256],
+    }
+    .emit();
+    p.sim.deliver(&p.a.function, &forged);
+    let passed_on = until(&mut p, 10 * SECOND, |p| {
+        assert_eq!(event(p), None);
+        p.a.provider.poll_mad()
+    });
+    assert_eq!(passed_on, None);
+    p.finish_bare();
+}

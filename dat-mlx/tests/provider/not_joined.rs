@@ -1,0 +1,215 @@
+//! A function that cannot take part in the network, and what is left of it.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use dat_core::NetworkEvent;
+use dat_core::provider::{Provider, ProviderEvent};
+use dat_mlx::{MlxProvider, NetworkState, Participation, ProviderConfig};
+use driver::{Device, Function};
+use hw_mlx::gid::gid_of;
+use hw_mlx::{HcaConfig, MlxError};
+use hw_sim::{Fault, Profile, Sim, SimConfig, SimFunction};
+use mlx_prm::CmdStatus;
+
+/// Changes a device.
+pub(crate) type Shape = fn(&mut Profile);
+
+/// A capability that the part in the network needs.
+pub(crate) struct Missing {
+    /// What a device without it has instead.
+    pub name: &'static str,
+    /// What is said of it.
+    pub why: &'static str,
+    pub shape: Shape,
+}
+
+const fn missing(name: &'static str, why: &'static str, shape: Shape) -> Missing {
+    Missing { name, why, shape }
+}
+
+/// All of them; each generation is tried without each of them, too (`profiles::matrix`).
+pub(crate) const MISSING: [Missing; 9] = [
+    missing("no Ethernet queues", "eth_net_offloads is 0", |profile| {
+        profile.general.set(|caps| {
+            caps.set_eth_net_offloads(false);
+        });
+    }),
+    missing("no flow tables", "nic_flow_table is 0", |profile| {
+        profile.general.set(|caps| {
+            caps.set_nic_flow_table(false);
+        });
+    }),
+    missing(
+        "work queues of 32 entries",
+        "log_max_wq_sz is less than the rings need",
+        |profile| {
+            profile.general.set(|caps| {
+                caps.set_log_max_wq_sz(5);
+            });
+        },
+    ),
+    missing(
+        "lists of one multicast address",
+        "of which the vport's list holds 1",
+        |profile| {
+            profile.general.set(|caps| {
+                caps.set_log_max_current_mc_list(0);
+            });
+        },
+    ),
+    missing(
+        "no flow tables of the receive side",
+        "ft_support is 0",
+        |profile| {
+            profile.flow_table.set(|caps| {
+                caps.flow_table_properties_nic_receive_mut()
+                    .set_ft_support(false);
+            });
+        },
+    ),
+    missing(
+        "flow tables of 4 entries",
+        "log_max_ft_size is less than 3",
+        |profile| {
+            profile.flow_table.set(|caps| {
+                caps.flow_table_properties_nic_receive_mut()
+                    .set_log_max_ft_size(2);
+            });
+        },
+    ),
+    missing(
+        "MAC addresses are not compared",
+        "outer_dmac cannot be compared",
+        |profile| fields(profile, false, true, true),
+    ),
+    missing(
+        "Ethernet types are not compared",
+        "outer_ether_type cannot be compared",
+        |profile| fields(profile, true, false, true),
+    ),
+    missing(
+        "IP protocols are not compared",
+        "outer_ip_protocol cannot be compared",
+        |profile| fields(profile, true, true, false),
+    ),
+];
+
+fn fields(profile: &mut Profile, dmac: bool, ether_type: bool, protocol: bool) {
+    profile.flow_table.set(|caps| {
+        caps.flow_table_properties_nic_receive_mut()
+            .ft_field_support_mut()
+            .set_outer_dmac(dmac)
+            .set_outer_ether_type(ether_type)
+            .set_outer_ip_protocol(protocol)
+            .set_outer_frag(true);
+    });
+}
+
+fn world(shape: Shape) -> (Sim, Arc<SimFunction>) {
+    let sim = Sim::new(SimConfig::default());
+    let mut profile = Profile::named("sim:a", [2, 0, 0, 0, 0, 1]).ethernet();
+    shape(&mut profile);
+    let function = sim.add_function(profile);
+    (sim, function)
+}
+
+fn open(function: &Arc<SimFunction>, network: Participation) -> Result<MlxProvider, MlxError> {
+    let mut config = HcaConfig::new();
+    config.addresses.push(neighbour(1).into());
+    config.neighbours.push((neighbour(2), [2, 0, 0, 0, 0, 2]));
+    let driver = Function::in_process(Arc::clone(function) as Arc<dyn Device>).expect("one");
+    MlxProvider::open(
+        driver,
+        ProviderConfig {
+            hca: config,
+            network,
+        },
+    )
+}
+
+fn neighbour(n: u8) -> IpAddr {
+    [192, 0, 2, n].into()
+}
+
+fn told(provider: &mut MlxProvider) -> bool {
+    let event = ProviderEvent::Network(NetworkEvent::NotJoined);
+    std::iter::from_fn(|| provider.next_event()).any(|one| one == event)
+}
+
+/// It opens, says why, and reaches who is configured.
+fn assert_alone(sim: &Sim, function: &Arc<SimFunction>, mut provider: MlxProvider, why: &str) {
+    let state = provider.network_state();
+    assert!(
+        matches!(&state, NetworkState::Without(text) if text.contains(why)),
+        "{why}: {state:?}"
+    );
+    assert!(told(&mut provider), "{why}");
+    provider.route(gid_of(neighbour(2)), None).expect(why);
+    provider
+        .route(gid_of(neighbour(3)), None)
+        .expect_err("nobody can be asked");
+    let mut other = provider.opened().instance().expect(why).expect("open");
+    assert!(told(&mut other), "{why}: a second instance");
+    other.close().expect(why);
+    let report = provider.close().expect(why);
+    assert_eq!(report.objects_left, [], "{why}");
+    assert!(sim.report(function).is_clean(), "{why}");
+}
+
+#[test]
+fn a_function_without_a_capability_of_the_network_opens_without_and_says_why() {
+    for Missing { why, shape, .. } in MISSING {
+        let (sim, function) = world(shape);
+        let provider = open(&function, Participation::IfPossible).expect(why);
+        assert_alone(&sim, &function, provider, why);
+        let error = open(&function, Participation::Required).expect_err(why);
+        assert!(
+            error
+                .to_string()
+                .starts_with("ARP and neighbour discovery are not possible: ")
+                && error.to_string().contains(why),
+            "{error}"
+        );
+        let mut provider = open(&function, Participation::Off).expect(why);
+        assert_eq!(provider.network_state(), NetworkState::Off);
+        assert!(!told(&mut provider), "{why}: it was not asked for");
+        provider.close().expect(why);
+    }
+}
+
+/// CREATE_SQ with the syndrome of a card in real time mode (Linux commit 0f3caaa2c6fb).
+#[test]
+fn a_refusal_costs_the_network_and_no_more_unless_the_network_is_demanded() {
+    let refusal = Fault::CommandFailure {
+        opcode: Some(0x904),
+        status: CmdStatus::BAD_PARAM.0,
+        syndrome: 0x00d6_1c0b,
+        count: 1,
+    };
+    let (sim, function) = world(|_| {});
+    sim.inject(&function, &refusal);
+    let provider = open(&function, Participation::IfPossible).expect("RDMA goes on");
+    assert_alone(&sim, &function, provider, "syndrome 0x00d61c0b");
+    sim.inject(&function, &refusal);
+    let error = open(&function, Participation::Required).expect_err("it is demanded");
+    assert!(error.to_string().contains("0x00d61c0b"), "{error}");
+    let provider = open(&function, Participation::Required).expect("it is as good as before");
+    assert_eq!(provider.network_state(), NetworkState::Joined);
+    provider.close().expect("teardown");
+}
+
+/// A device that answers no more is no device without a network.
+#[test]
+fn silence_in_the_middle_of_joining_ends_the_opening() {
+    let (sim, function) = world(|_| {});
+    sim.inject(
+        &function,
+        &Fault::CommandSilence {
+            opcode: Some(0x904),
+            count: 1,
+        },
+    );
+    let error = open(&function, Participation::IfPossible).expect_err("silence");
+    assert!(error.to_string().contains("CREATE_SQ"), "{error}");
+}

@@ -1,0 +1,371 @@
+//! Bring-up on every generation, as physical and as virtual function, under everything that varies between cards.
+//!
+//! A case comes up, or ends with an error that names what is missing: nothing else. What must come out stands in
+//! [`AXES`], and in [`MISSING`] for the part in the network; the table of what did is kept in `docs/generations.md` and
+//! held against it here.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use dat_mlx::{MlxProvider, NetworkState, Participation, ProviderConfig};
+use hw_mlx::VportAdmin;
+use hw_mlx::{AsyncEvent, HcaConfig};
+use hw_sim::{CardRules, Fault, LinkState, PortType, Profile, VfSettings};
+
+use super::page::keep;
+use super::{World, generation};
+use crate::not_joined::{MISSING, Missing, Shape};
+
+/// What must come out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Expect {
+    Up,
+    /// Without a part in the network, for this reason.
+    Alone(&'static str),
+    /// An error with this in it.
+    Refused(&'static str),
+}
+
+/// Something that varies between cards, firmwares, hosts or moments.
+#[derive(Clone, Copy)]
+struct Axis {
+    name: &'static str,
+    shape: fn(&mut Profile, &mut HcaConfig),
+    expect: Expect,
+    /// Of a virtual function, whose owner may have a say in it.
+    of_virtual: Expect,
+}
+
+const fn up(name: &'static str, shape: fn(&mut Profile, &mut HcaConfig)) -> Axis {
+    Axis {
+        name,
+        shape,
+        expect: Expect::Up,
+        of_virtual: Expect::Up,
+    }
+}
+
+const fn refused(
+    name: &'static str,
+    why: &'static str,
+    shape: fn(&mut Profile, &mut HcaConfig),
+) -> Axis {
+    Axis {
+        name,
+        shape,
+        expect: Expect::Refused(why),
+        of_virtual: Expect::Refused(why),
+    }
+}
+
+/// A device without what the part in the network needs, and how it is made such a one.
+fn alone(missing: &Missing) -> (Axis, Shape) {
+    let axis = Axis {
+        name: missing.name,
+        shape: |_, _| {},
+        expect: Expect::Alone(missing.why),
+        of_virtual: Expect::Alone(missing.why),
+    };
+    (axis, missing.shape)
+}
+
+const NEVER_BOOTS: Expect = Expect::Refused("initializing");
+const LINK_DOWN: &str = "link down at start, up later";
+const VPORT_DOWN: &str = "vport down at start, up later";
+const VPORT_OFF: &str = "vport not enabled by its owner";
+
+const AXES: &[Axis] = &[
+    up("as it is", |_, _| {}),
+    refused("cqe_version 0", "cqe_version", |profile, _| {
+        profile.general.set(|caps| {
+            caps.set_cqe_version(0);
+        });
+    }),
+    up("time stamps: real time only", |profile, _| {
+        formats(profile, 1)
+    }),
+    up("time stamps: both", |profile, _| formats(profile, 2)),
+    up("one vector", |profile, _| profile.msix_vectors = 1),
+    up("two vectors", |profile, _| profile.msix_vectors = 2),
+    up(LINK_DOWN, |profile, _| profile.carrier_without_link = false),
+    up(VPORT_DOWN, |_, _| {}),
+    Axis {
+        of_virtual: NEVER_BOOTS,
+        ..up(VPORT_OFF, |_, _| {})
+    },
+    up("MAC of zeros", |profile, _| profile.mac = [0; 6]),
+    up("doorbell pages of 64 KiB after a reset", |profile, _| {
+        profile.general.current.set_log_uar_page_sz(4);
+    }),
+    refused("queue pages of 64 KiB", "log_pg_sz", |profile, _| {
+        profile.general.set(|caps| {
+            caps.set_log_pg_sz(16);
+        });
+    }),
+    refused("interface step 0 only", "ISSI 1", |profile, _| {
+        profile.issi = 1
+    }),
+    up("command checksums on", |_, config| {
+        config.command_checksums = true
+    }),
+    up("command checksums not to be had", |profile, config| {
+        config.command_checksums = true;
+        profile.general.set(|caps| {
+            caps.set_cmdif_checksum(0);
+        });
+    }),
+    up("8 queue pairs, completion queues and keys", |profile, _| {
+        profile.general.set(|caps| {
+            caps.set_log_max_qp(3).set_log_max_cq(3).set_log_max_mkey(3);
+        });
+    }),
+    up("firmware pages in one command", |profile, _| {
+        profile.pages.boot = 6;
+        profile.pages.init = 12868;
+        profile.pages.in_one_command = true;
+    }),
+    up("one firmware page", |profile, _| {
+        profile.pages.boot = 0;
+        profile.pages.init = 1;
+    }),
+    up(
+        "UMR may change neither atomic bit nor page size",
+        |profile, _| {
+            profile.general.set(|caps| {
+                caps.set_umr_modify_atomic_disabled(true)
+                    .set_umr_modify_entity_size_disabled(true);
+            });
+        },
+    ),
+    up("RoCE v2 only", |profile, _| {
+        profile.roce.set(|caps| {
+            caps.set_roce_version(1 << 2);
+        });
+    }),
+    up(
+        "no SET_DRIVER_VERSION, no memory windows, no vport counters",
+        |profile, _| {
+            profile.general.set(|caps| {
+                caps.set_driver_version(false)
+                    .set_imaicl(false)
+                    .set_vport_counters(false);
+            });
+        },
+    ),
+    up("no atomics", |profile, _| {
+        profile.general.set(|caps| {
+            caps.set_atomic(false);
+        });
+    }),
+    up("RoCE to be switched on", |profile, _| {
+        profile.general.set(|caps| {
+            caps.set_roce_rw_supported(true);
+        });
+        profile.general.current.set_roce(false);
+    }),
+    refused("no RoCE", "roce", |profile, _| {
+        profile.general.set(|caps| {
+            caps.set_roce(false);
+        });
+    }),
+    refused("no reliable connections", "rc", |profile, _| {
+        profile.general.set(|caps| {
+            caps.set_rc(false);
+        });
+    }),
+    refused("RoCE v1 only", "roce_version", |profile, _| {
+        profile.roce.set(|caps| {
+            caps.set_roce_version(1);
+        });
+    }),
+    up("lists of one unicast address", |profile, _| {
+        profile.general.set(|caps| {
+            caps.set_log_max_current_uc_list(0);
+        });
+    }),
+    up("one transport domain, one TIS", |profile, _| {
+        profile.general.set(|caps| {
+            caps.set_log_max_transport_domain(0).set_log_max_tis(0);
+        });
+    }),
+    up("no counters of queue pairs", |profile, _| {
+        profile.general.set(|caps| {
+            caps.set_max_qp_cnt(0);
+        });
+    }),
+    up("four event queues at most", |profile, _| {
+        profile.general.set(|caps| {
+            caps.set_max_num_eqs(4);
+        });
+    }),
+    refused("three event queues at most", "max_num_eqs", |profile, _| {
+        profile.general.set(|caps| {
+            caps.set_max_num_eqs(3);
+        });
+    }),
+    refused(
+        "event queues of 64 entries",
+        "log_max_eq_sz",
+        |profile, _| {
+            profile.general.set(|caps| {
+                caps.set_log_max_eq_sz(6);
+            });
+        },
+    ),
+    refused(
+        "completion queues of 64 entries",
+        "log_max_cq_sz",
+        |profile, _| {
+            profile.general.set(|caps| {
+                caps.set_log_max_cq_sz(6);
+            });
+        },
+    ),
+    refused("two event queues at most", "log_max_eq", |profile, _| {
+        profile.general.set(|caps| {
+            caps.set_log_max_eq(1);
+        });
+    }),
+];
+
+fn formats(profile: &mut Profile, format: u32) {
+    profile.roce.set(|caps| {
+        caps.set_qp_ts_format(format);
+    });
+    profile.general.set(|caps| {
+        caps.set_sq_ts_format(format).set_rq_ts_format(format);
+    });
+}
+
+/// One case: the word for the table, or what came out instead of what must.
+fn run(
+    axis: &Axis,
+    mut profile: Profile,
+    is_virtual: bool,
+    case: &str,
+) -> Result<&'static str, String> {
+    let mut config = HcaConfig::new();
+    config.seed = Some(1);
+    (axis.shape)(&mut profile, &mut config);
+    let config = ProviderConfig {
+        hca: config,
+        network: Participation::IfPossible,
+    };
+    let expect = if is_virtual {
+        axis.of_virtual
+    } else {
+        axis.expect
+    };
+    let expect = match profile.port_type {
+        // Before capabilities are read, steps are agreed on, and before that it must have booted.
+        PortType::InfiniBand if profile.issi & 2 != 0 && expect != NEVER_BOOTS => {
+            Expect::Refused("port_type")
+        }
+        PortType::InfiniBand | PortType::Ethernet => expect,
+    };
+    let rules = CardRules {
+        virtual_functions_wait: axis.name == VPORT_OFF,
+        ..CardRules::default()
+    };
+    let world = World::of_card(profile, is_virtual, rules);
+    let owner_says = |state| {
+        let settings = VfSettings {
+            state,
+            ..VfSettings::default()
+        };
+        assert!(world.card.set_vf(0, settings), "{case}");
+    };
+    let switched_off = is_virtual && axis.name == VPORT_DOWN;
+    if switched_off {
+        owner_says(LinkState::Down);
+    }
+    match (MlxProvider::open(world.driver_function(), config), expect) {
+        (Ok(mut provider), Expect::Up | Expect::Alone(_)) => {
+            let word = match (provider.network_state(), expect) {
+                (NetworkState::Joined, Expect::Up) => "up",
+                (NetworkState::Without(why), Expect::Alone(said)) if why.contains(said) => {
+                    "up, no network"
+                }
+                (state, _) => return Err(format!("{case}: {state:?}")),
+            };
+            let hca = provider.hca_mut();
+            if axis.name == LINK_DOWN {
+                assert!(!hca.port().link_up, "{case}");
+                world.sim.inject(&world.card.physical(), &Fault::LinkUp);
+                // Longer than the link trains.
+                let trained = hca.now() + Duration::from_secs(1);
+                while hca.wait(trained).expect("alive") {}
+                assert_eq!(hca.next_async(), Some(AsyncEvent::PortUp), "{case}");
+            }
+            if switched_off {
+                assert!(!hca.port().link_up, "{case}");
+                let state = hca.vport_state().expect("an answer");
+                assert_eq!(state.admin, VportAdmin::Down, "{case}");
+                owner_says(LinkState::Follow);
+                // Longer than the link trains.
+                let trained = hca.now() + Duration::from_secs(1);
+                while hca.wait(trained).expect("alive") {}
+                assert_eq!(hca.next_async(), Some(AsyncEvent::PortUp), "{case}");
+            }
+            let report = provider
+                .close()
+                .unwrap_or_else(|error| panic!("{case}: {error}"));
+            assert_eq!(report.pages_not_returned, 0, "{case}");
+            world.assert_clean(case);
+            Ok(word)
+        }
+        (Err(error), Expect::Refused(why)) if error.to_string().contains(why) => Ok(why),
+        (Err(error), _) => Err(format!("{case}: {error}")),
+        (Ok(_), Expect::Refused(why)) => {
+            Err(format!("{case}: came up, expected an error about {why}"))
+        }
+    }
+}
+
+/// Point by point: every capability that is needed and lacks is named, everything else comes up.
+#[test]
+fn every_generation_comes_up_or_says_what_it_lacks() {
+    let mut table = String::from("| what varies |");
+    let names: Vec<&str> = Profile::generations().collect();
+    for name in &names {
+        write!(table, " {name} |").expect("a string");
+    }
+    table += "\n|---|";
+    table += &"---|".repeat(names.len());
+    table.push('\n');
+    let mut problems = Vec::new();
+    let axes = AXES.iter().map(|axis| (*axis, (|_| {}) as Shape));
+    for (axis, shape) in axes.chain(MISSING.iter().map(alone)) {
+        let shaped = |name: &str| {
+            let mut profile = generation(name);
+            shape(&mut profile);
+            profile
+        };
+        write!(table, "| {} |", axis.name).expect("a string");
+        for name in &names {
+            let case = format!("{}, {name}", axis.name);
+            let mut run = |profile, is_virtual, case: &str| {
+                run(&axis, profile, is_virtual, case).unwrap_or_else(|problem| {
+                    problems.push(problem);
+                    "?"
+                })
+            };
+            let physical = run(shaped(name), false, &case);
+            let profile = shaped(name);
+            // The profile of a virtual function is one itself.
+            let as_virtual = if profile.virtual_functions.is_some() {
+                run(profile, true, &format!("{case}, virtual function"))
+            } else {
+                physical
+            };
+            if physical == as_virtual {
+                write!(table, " {physical} |").expect("a string");
+            } else {
+                write!(table, " {physical}, VF {as_virtual} |").expect("a string");
+            }
+        }
+        table.push('\n');
+    }
+    assert!(problems.is_empty(), "{problems:#?}");
+    keep("matrix", &table);
+}

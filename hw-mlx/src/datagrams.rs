@@ -1,0 +1,97 @@
+//! Management datagrams in the flight recorder and as `tracing` events, with what it takes to write down the frames they
+//! travel in.
+//!
+//! A card shows nobody the frames it sends. What we gave it, and what it gave us, is known here: an entry of the
+//! recorder, and one event at TRACE level for each datagram, target `hw_mlx::mad`. Nothing is formatted unless somebody
+//! listens. Whoever sends and receives on QP1 ([`crate::gsi`]) says so here, since it knows the station on the link.
+
+use std::fmt;
+use std::net::Ipv6Addr;
+
+use rdma_types::MadAddress;
+
+use crate::device::Hca;
+use crate::error::Mac;
+use crate::gsi::{ReceivedMad, traffic_class};
+use crate::mad::MAD_BYTES;
+use crate::qp::context::udp_source_port;
+use crate::recorder::Datagram;
+
+/// Target of the events.
+const TARGET: &str = "hw_mlx::mad";
+/// The queue pair that sends and receives them, on the wire.
+const GSI: u32 = 1;
+
+/// A datagram that was handed to the device.
+pub fn sent(hca: &Hca, to: &MadAddress, mac: [u8; 6], mad: &[u8; MAD_BYTES]) {
+    if !wanted(hca) {
+        return;
+    }
+    let path = &to.path;
+    let source = hca.gid_at(path.source_gid_index);
+    let datagram = Datagram {
+        source_mac: hca.mac(),
+        mac,
+        source: source.map_or([0; 16], |entry| entry.gid),
+        destination: path.gid,
+        traffic_class: traffic_class(path),
+        port: udp_source_port(path.flow_label, GSI, to.qpn & 0xff_ffff),
+        source_qpn: GSI,
+        qpn: to.qpn,
+        mad: *mad,
+    };
+    tell(hca, true, datagram);
+}
+
+/// A datagram that arrived. The device says neither its sender's MAC nor its port; both are 0 here.
+pub fn received(hca: &Hca, received: &ReceivedMad) {
+    if !wanted(hca) {
+        return;
+    }
+    let route = &received.route;
+    let datagram = Datagram {
+        source_mac: [0; 6],
+        mac: hca.mac(),
+        source: route.source,
+        destination: route.destination,
+        traffic_class: route.traffic_class,
+        port: 0,
+        source_qpn: received.qpn,
+        qpn: GSI,
+        mad: received.mad,
+    };
+    tell(hca, false, datagram);
+}
+
+fn tell(hca: &Hca, sent: bool, datagram: Datagram) {
+    tracing::trace!(
+        target: TARGET,
+        way = if sent { "sent" } else { "received" },
+        adapter = hca.name(),
+        source_mac = %Mac(datagram.source_mac),
+        mac = %Mac(datagram.mac),
+        source = %Ipv6Addr::from(datagram.source),
+        destination = %Ipv6Addr::from(datagram.destination),
+        traffic_class = datagram.traffic_class,
+        port = datagram.port,
+        source_qpn = datagram.source_qpn,
+        qpn = datagram.qpn,
+        mad = %Hex(&datagram.mad)
+    );
+    if hca.recorder().is_on() {
+        hca.recorder().datagram(hca.now(), sent, datagram);
+    }
+}
+
+fn wanted(hca: &Hca) -> bool {
+    hca.recorder().is_on() || tracing::enabled!(target: TARGET, tracing::Level::TRACE)
+}
+
+/// Bytes as digits.
+struct Hex<'a>(&'a [u8]);
+
+impl fmt::Display for Hex<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}

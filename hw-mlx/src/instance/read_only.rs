@@ -1,0 +1,88 @@
+//! Commands of a thread that has no instance: it wants to know something of the function, and keeps nobody from closing
+//! it.
+//!
+//! It has nothing to be woken by, so it looks again and again while its command is on its way, and holds neither the
+//! lock nor the function between two looks. Events that it takes in meanwhile wake whose they are, as those of anybody
+//! who waits for a command.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use driver::Clock;
+
+use super::Shared;
+use crate::caps::Caps;
+use crate::cmd::SlotClass;
+use crate::control::{Commands, Exchange, opcode_of};
+use crate::error::{CmdError, DeadCause};
+
+/// First pause between two looks, and the longest.
+const SHORTEST_PAUSE: Duration = Duration::from_micros(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(1);
+
+/// Who asks.
+pub(crate) struct ReadOnlySession {
+    shared: Weak<Shared>,
+    clock: Arc<dyn Clock>,
+    pub(crate) caps: Caps,
+    pub(crate) counter_set: Option<u32>,
+}
+
+impl ReadOnlySession {
+    /// `None`: the function is closed.
+    pub(crate) fn of(function: &Weak<Shared>) -> Option<Self> {
+        let shared = function.upgrade()?;
+        Some(Self {
+            shared: Weak::clone(function),
+            clock: Arc::clone(&shared.clock),
+            caps: shared.found.caps.clone(),
+            counter_set: shared.counter_set,
+        })
+    }
+}
+
+impl Commands for ReadOnlySession {
+    fn exec_message(
+        &mut self,
+        class: SlotClass,
+        input: &[u8],
+        out_bytes: usize,
+    ) -> Result<Vec<u8>, CmdError> {
+        let mut exchange = Exchange::new(class, input, out_bytes);
+        let mut pause = SHORTEST_PAUSE;
+        let mut begun = false;
+        loop {
+            let Some(shared) = self.shared.upgrade() else {
+                return Err(closed(input));
+            };
+            let mut control = shared.lock();
+            if control.closed {
+                exchange.leave(&mut control);
+                return Err(closed(input));
+            }
+            if !begun {
+                control.begin(&mut exchange, None);
+                begun = true;
+            }
+            if let Some(answer) = control.advance(&mut exchange) {
+                return answer;
+            }
+            control.look_after_health(false);
+            let until = exchange.until().min(control.now().saturating_add(pause));
+            drop(control);
+            drop(shared);
+            self.clock.wait(&[], until);
+            pause = LONGEST_PAUSE.min(pause * 2);
+        }
+    }
+}
+
+/// The function was closed: nobody answers any more.
+fn closed(input: &[u8]) -> CmdError {
+    CmdError::Dead {
+        opcode: opcode_of(input),
+        cause: DeadCause::Stopped {
+            why: "it was closed while it was asked",
+        },
+    }
+}

@@ -1,0 +1,401 @@
+//! No circle of files, other than a parent and its own children.
+//!
+//! Files that need each other can only be read together. A module and the files of its folder may: the parent makes the
+//! children, and they use what it has for all of them. Every other circle is refused, with the names that make it.
+//!
+//! Two looks find them. Without the edges from a child to its parent no circle may be left. And with each parent and
+//! those of its children that it is in a circle with taken for one file, none may be left either.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Source;
+use super::imports::{self, File, Graph};
+
+/// Names that still make circles: the first file needs something of the second. Without them there is no circle. One
+/// that makes none any more is to be taken out.
+const KNOWN: &[(&str, &str)] = &[
+    ("hw-sim/src/wire/packet.rs", "hw-sim/src/switch/classify.rs"),
+    ("hw-sim/src/wire/frame.rs", "hw-sim/src/wire/eth.rs"),
+    ("hw-sim/src/wire/frame.rs", "hw-sim/src/wire/packet.rs"),
+    ("hw-sim/src/dcqcn.rs", "hw-sim/src/env.rs"),
+    ("hw-sim/src/world.rs", "hw-sim/src/switched.rs"),
+    ("hw-sim/src/subnet/pma.rs", "hw-sim/src/port.rs"),
+    ("hw-sim/src/cmd/module.rs", "hw-sim/src/cmd/access_reg.rs"),
+    ("neighbour/src/wire/mld.rs", "neighbour/src/wire/ipv6.rs"),
+    ("neighbour/src/wire/ndisc.rs", "neighbour/src/wire/ipv6.rs"),
+    ("nvmeof/src/lines.rs", "nvmeof/src/model/mod.rs"),
+    (
+        "nvmeof/src/model/feature.rs",
+        "nvmeof/src/model/subsystem.rs",
+    ),
+    (
+        "nvmeof/src/model/feature.rs",
+        "nvmeof/src/model/controller.rs",
+    ),
+    ("nvmeof/src/model/quota.rs", "nvmeof/src/model/connect.rs"),
+    (
+        "nvmeof/src/model/quota.rs",
+        "nvmeof/src/model/controller.rs",
+    ),
+    ("nvmeof/src/serve/execute.rs", "nvmeof/src/serve/steps.rs"),
+    ("nvmeof/src/serve/inbox.rs", "nvmeof/src/serve/fused.rs"),
+    ("nvmeof/src/serve/io.rs", "nvmeof/src/serve/fused.rs"),
+    ("nvmeof/src/serve/layout.rs", "nvmeof/src/serve/worker.rs"),
+    (
+        "nvmeof/src/serve/target.rs",
+        "nvmeof/src/serve/authenticate.rs",
+    ),
+    ("nvmeof/src/serve/target.rs", "nvmeof/src/serve/worker.rs"),
+    ("nvmeof/src/serve/times.rs", "nvmeof/src/serve/worker.rs"),
+    ("nvmeof/src/serve/worker.rs", "nvmeof/src/serve/event.rs"),
+    ("nvmeof/src/serve/worker.rs", "nvmeof/src/serve/execute.rs"),
+    ("nvmeof/src/serve/worker.rs", "nvmeof/src/serve/fused.rs"),
+    ("nvmeof/src/serve/fused.rs", "nvmeof/src/serve/execute.rs"),
+    ("nvmeof/src/serve/queue.rs", "nvmeof/src/serve/admission.rs"),
+    ("simnic/src/card.rs", "simnic/src/serve.rs"),
+    ("simnic/src/run/asked.rs", "simnic/src/run/machine.rs"),
+    ("udapl/src/capi/last_error.rs", "udapl/src/capi/argument.rs"),
+    ("udapl/src/future/batch.rs", "udapl/src/future/endpoint.rs"),
+    (
+        "udapl/src/future/listener.rs",
+        "udapl/src/future/endpoint.rs",
+    ),
+    ("udapl/src/future/buffer.rs", "udapl/src/future/table.rs"),
+    ("lab/src/vm/card/judge.rs", "lab/src/vm/interop.rs"),
+    ("lab/src/vm/card/judge.rs", "lab/src/vm/stock.rs"),
+    ("lab/src/vm/functions.rs", "lab/src/vm/guest.rs"),
+    ("lab/src/vm/stock.rs", "lab/src/vm/foreign.rs"),
+    ("lab/src/vm/stock/roce.rs", "lab/src/vm.rs"),
+    ("lab/src/vm/stock/subnet.rs", "lab/src/vm.rs"),
+];
+
+/// Checks the libraries and programs of all crates. (What their tests share is read test by test.)
+pub(super) fn there_are_none(sources: &[Source], breaches: &mut Vec<String>) {
+    let is_root = |path: &str| path.ends_with("/src/lib.rs") || path.ends_with("/main.rs");
+    let of_programs = sources
+        .iter()
+        .filter(|source| source.path.contains("/src/"));
+    let roots = of_programs.clone().filter(|source| is_root(&source.path));
+    let graphs = roots.map(|root| {
+        let files: Vec<File<'_>> = of_programs
+            .clone()
+            .filter(|source| source.crate_name() == root.crate_name())
+            .map(|source| File {
+                path: &source.path,
+                text: &source.text,
+            })
+            .collect();
+        imports::graph(&root.path, &files)
+    });
+    judge(graphs.collect(), KNOWN, breaches);
+}
+
+/// A circle: its files, and how they need each other.
+#[derive(Debug, PartialEq, Eq)]
+struct Circle {
+    files: BTreeSet<String>,
+    edges: Vec<String>,
+}
+
+fn judge(mut graphs: Vec<Graph>, known: &[(&str, &str)], breaches: &mut Vec<String>) {
+    let mut owed = Vec::new();
+    for graph in &mut graphs {
+        let number = |path: &str| graph.files.iter().position(|file| file == path);
+        for (from, to) in known {
+            if let (Some(at), Some(of)) = (number(from), number(to)) {
+                owed.extend(graph.edges[at].remove(&of).map(|names| (*from, *to, names)));
+            }
+        }
+    }
+    for circle in graphs.iter().flat_map(circles) {
+        let edges = circle.edges.join("\n    ");
+        breaches.push(format!(
+            "{} files need each other:\n    {edges}",
+            circle.files.len()
+        ));
+    }
+    for (from, to) in known {
+        let makes_one = graphs.iter_mut().any(|graph| {
+            let number = |path: &str| graph.files.iter().position(|file| file == path);
+            let names = owed.iter().find(|owed| (owed.0, owed.1) == (*from, *to));
+            let (Some(at), Some(of), Some((.., names))) = (number(from), number(to), names) else {
+                return false;
+            };
+            let before = circles(graph).len();
+            graph.edges[at].insert(of, names.clone());
+            let makes_one = circles(graph).len() > before;
+            graph.edges[at].remove(&of);
+            makes_one
+        });
+        if !makes_one {
+            breaches.push(format!(
+                "lab/src/tidy/circles.rs: {from} and {to} make no circle any more: take them out of KNOWN"
+            ));
+        }
+    }
+}
+
+/// The circles of a crate that are refused.
+fn circles(graph: &Graph) -> Vec<Circle> {
+    let count = graph.files.len();
+    let to = |from: usize| graph.edges[from].keys().copied();
+    let is_up = |from: usize, to: usize| graph.parents[from] == Some(to);
+    let below: Vec<Vec<usize>> = (0..count)
+        .map(|from| to(from).filter(|to| !is_up(from, *to)).collect())
+        .collect();
+    let mut groups = groups(&below);
+    // Each parent and its children, as far as they need each other.
+    let mut one: Vec<usize> = (0..count).collect();
+    for parent in 0..count {
+        let of_family = |file: usize| file == parent || is_up(file, parent);
+        let inside: Vec<Vec<usize>> = (0..count)
+            .map(|from| {
+                let within = to(from).filter(|to| of_family(from) && of_family(*to));
+                within.collect()
+            })
+            .collect();
+        for group in self::groups(&inside) {
+            if group.contains(&parent) {
+                let (kept, gone) = (one[parent], group);
+                let merged: BTreeSet<usize> = gone.iter().map(|file| one[*file]).collect();
+                for file in &mut one {
+                    if merged.contains(file) {
+                        *file = kept;
+                    }
+                }
+            }
+        }
+    }
+    let mut merged = vec![Vec::new(); count];
+    for from in 0..count {
+        let others = to(from).map(|to| one[to]).filter(|to| *to != one[from]);
+        merged[one[from]].extend(others);
+    }
+    for group in self::groups(&merged) {
+        let files = (0..count).filter(|file| group.contains(&one[*file]));
+        groups.push(files.collect());
+    }
+    // The larger one of two that overlap says it all.
+    groups.sort_by_key(|group| std::cmp::Reverse(group.len()));
+    let mut told: BTreeSet<usize> = BTreeSet::new();
+    groups.retain(|group| {
+        let is_new = group.iter().any(|file| !told.contains(file));
+        told.extend(group);
+        is_new
+    });
+    groups.iter().map(|group| circle(graph, group)).collect()
+}
+
+fn circle(graph: &Graph, group: &BTreeSet<usize>) -> Circle {
+    let mut edges = Vec::new();
+    for from in group {
+        for (to, names) in &graph.edges[*from] {
+            if group.contains(to) {
+                let names: Vec<&str> = names.iter().map(String::as_str).collect();
+                edges.push(format!(
+                    "{} needs {} of {}",
+                    graph.files[*from],
+                    names.join(", "),
+                    graph.files[*to]
+                ));
+            }
+        }
+    }
+    let files = group.iter().map(|file| graph.files[*file].clone());
+    Circle {
+        files: files.collect(),
+        edges,
+    }
+}
+
+/// The sets of two and more that reach each other (Tarjan's strongly connected components, without recursion: by what
+/// each reaches).
+fn groups(edges: &[Vec<usize>]) -> Vec<BTreeSet<usize>> {
+    let reached: Vec<BTreeSet<usize>> = (0..edges.len())
+        .map(|from| {
+            let mut reached = BTreeSet::new();
+            let mut next = edges[from].clone();
+            while let Some(file) = next.pop() {
+                if reached.insert(file) {
+                    next.extend(&edges[file]);
+                }
+            }
+            reached
+        })
+        .collect();
+    let mut groups: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
+    for file in 0..edges.len() {
+        let own = reached[file]
+            .iter()
+            .filter(|other| reached[**other].contains(&file));
+        let own: BTreeSet<usize> = own.copied().collect();
+        if own.len() > 1
+            && let Some(first) = own.first()
+        {
+            groups.insert(*first, own);
+        }
+    }
+    groups.into_values().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(sources: &[(&str, &str)]) -> Vec<Circle> {
+        let files: Vec<File<'_>> = sources
+            .iter()
+            .map(|(path, text)| File { path, text })
+            .collect();
+        circles(&imports::graph("src/lib.rs", &files))
+    }
+
+    fn files(circle: &Circle) -> Vec<&str> {
+        circle.files.iter().map(String::as_str).collect()
+    }
+
+    #[test]
+    fn two_files_that_need_each_other_are_a_circle_and_the_names_are_told() {
+        let found = found(&[
+            ("src/lib.rs", "mod a;\nmod b;"),
+            ("src/a.rs", "use crate::b::{B, other as _};\npub struct A;"),
+            ("src/b.rs", "pub struct B(crate::a::A);\npub fn other() {}"),
+        ]);
+        assert_eq!(found.len(), 1);
+        assert_eq!(files(&found[0]), ["src/a.rs", "src/b.rs"]);
+        assert_eq!(
+            found[0].edges,
+            [
+                "src/a.rs needs B, other of src/b.rs",
+                "src/b.rs needs A of src/a.rs"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_parent_and_its_own_children_may_need_each_other() {
+        let found = found(&[
+            ("src/lib.rs", "mod a;\npub struct Root;"),
+            (
+                "src/a.rs",
+                "mod b;\nmod c;\nuse b::B;\npub struct A(B);\nfn f() { crate::Root }",
+            ),
+            (
+                "src/a/b.rs",
+                "use super::A;\nuse super::c::C;\npub struct B(A, C);",
+            ),
+            ("src/a/c.rs", "use super::A;\npub struct C(Box<A>);"),
+        ]);
+        assert_eq!(found, []);
+    }
+
+    #[test]
+    fn children_that_need_each_other_are_a_circle() {
+        let found = found(&[
+            ("src/lib.rs", "mod a;"),
+            (
+                "src/a/mod.rs",
+                "mod b;\nmod c;\nuse b::B;\npub struct A(B);",
+            ),
+            ("src/a/b.rs", "use super::c::C;\npub struct B(super::A);"),
+            ("src/a/c.rs", "use super::b::B;\npub struct C;"),
+        ]);
+        assert_eq!(files(&found[0]), ["src/a/b.rs", "src/a/c.rs"]);
+    }
+
+    #[test]
+    fn a_circle_through_a_child_and_its_parent_to_a_third_file_is_one() {
+        let found = found(&[
+            ("src/lib.rs", "mod a;\nmod x;"),
+            ("src/a.rs", "mod b;\npub struct A(crate::x::X);"),
+            ("src/a/b.rs", "pub struct B(super::A);"),
+            ("src/x.rs", "use crate::a::b::B;\npub struct X(Box<B>);"),
+        ]);
+        assert_eq!(files(&found[0]), ["src/a.rs", "src/a/b.rs", "src/x.rs"]);
+    }
+
+    #[test]
+    fn a_grandchild_does_not_reach_over_its_parent() {
+        let found = found(&[
+            ("src/lib.rs", "mod a;"),
+            ("src/a.rs", "mod b;\npub struct A(b::B);"),
+            ("src/a/b.rs", "mod c;\npub struct B(c::C);"),
+            ("src/a/b/c.rs", "pub struct C(Box<crate::a::A>);"),
+        ]);
+        assert_eq!(files(&found[0]), ["src/a.rs", "src/a/b.rs", "src/a/b/c.rs"]);
+    }
+
+    #[test]
+    fn a_name_is_looked_for_where_it_is_defined_not_where_it_is_passed_on() {
+        let leaf = ("src/leaf.rs", "pub struct Leaf;");
+        let low = (
+            "src/low.rs",
+            "use crate::high::Leaf;\npub struct Low(Leaf);",
+        );
+        let passed_on = found(&[
+            ("src/lib.rs", "mod leaf;\nmod low;\nmod high;"),
+            leaf,
+            low,
+            (
+                "src/high.rs",
+                "pub use crate::leaf::*;\nuse crate::low;\nfn f(_: low::Low) {}",
+            ),
+        ]);
+        assert_eq!(passed_on, []);
+        let defined = found(&[
+            (
+                "src/lib.rs",
+                "pub mod low;\npub mod high;\npub use high::Leaf;",
+            ),
+            ("src/low.rs", "use crate::Leaf;\npub struct Low(Leaf);"),
+            ("src/high.rs", "use crate::low::Low;\npub struct Leaf;"),
+        ]);
+        assert_eq!(files(&defined[0]), ["src/high.rs", "src/low.rs"]);
+    }
+
+    #[test]
+    fn comments_literals_and_tests_need_nothing() {
+        let found = found(&[
+            ("src/lib.rs", "mod a;\nmod b;"),
+            (
+                "src/a.rs",
+                "/// As [`crate::b::B`].\npub struct A;\nconst T: (&str, char) = (\"crate::b::B\", '\"');\n\
+                 #[cfg(test)]\nmod tests { use crate::b::B; }\n#[cfg(test)]\nuse crate::b::B;",
+            ),
+            ("src/b.rs", "use crate::a::A;\npub struct B(A);"),
+        ]);
+        assert_eq!(found, []);
+    }
+
+    #[test]
+    fn a_known_circle_passes_and_one_that_is_gone_does_not() {
+        let sources = [
+            ("src/lib.rs", "mod a;\nmod b;"),
+            ("src/a.rs", "use crate::b::B;\npub struct A;"),
+            ("src/b.rs", "use crate::a::A;\npub struct B;"),
+        ];
+        let judged = |known: &[(&str, &str)]| {
+            let files = sources.map(|(path, text)| File { path, text });
+            let mut breaches = Vec::new();
+            judge(
+                vec![imports::graph("src/lib.rs", &files)],
+                known,
+                &mut breaches,
+            );
+            breaches
+        };
+        assert_eq!(judged(&[("src/b.rs", "src/a.rs")]), Vec::<String>::new());
+        assert_eq!(
+            judged(&[]),
+            [
+                "2 files need each other:\n    src/a.rs needs B of src/b.rs\n    src/b.rs needs A of src/a.rs"
+            ]
+        );
+        assert_eq!(
+            judged(&[("src/b.rs", "src/a.rs"), ("src/lib.rs", "src/a.rs")]),
+            [
+                "lab/src/tidy/circles.rs: src/lib.rs and src/a.rs make no circle any more: take them out of KNOWN"
+            ]
+        );
+    }
+}

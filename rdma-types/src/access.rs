@@ -1,0 +1,31 @@
+//! Who may do what with memory.
+
+bitflags::bitflags! {
+    /// Rights in a memory region or a memory window. The numbers are those of DAT's `DAT_MEM_PRIV_FLAGS`.
+    ///
+    /// Unknown bits are kept (`from_bits_retain`), so that whoever checks sees them.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct Access: u32 {
+        /// Local requests may read the memory.
+        const LOCAL_READ = 0x01;
+        /// Peers may RDMA-read it.
+        const REMOTE_READ = 0x02;
+        /// Local requests may write it.
+        const LOCAL_WRITE = 0x10;
+        /// Peers may RDMA-write it.
+        const REMOTE_WRITE = 0x20;
+    }
+}
+
+impl Access {
+    /// Of a region: peers may run atomic operations on it. DAT 1.2 has no such privilege; the number is that of DAT
+    /// 2.0's extension for InfiniBand (`DAT_IB_MEM_PRIV_REMOTE_ATOMIC`). [`Access::all`] is without it.
+    pub const REMOTE_ATOMIC: Self = Self::from_bits_retain(0x40);
+    /// Of a window: a peer may take it from what it is bound to, by a Send with invalidate. [`Access::all`] is without
+    /// it.
+    pub const REMOTE_INVALIDATE: Self = Self::from_bits_retain(0x80);
+    /// All that peers may have of the bytes.
+    pub const REMOTE: Self = Self::REMOTE_READ
+        .union(Self::REMOTE_WRITE)
+        .union(Self::REMOTE_ATOMIC);
+}
