@@ -304,7 +304,13 @@ impl World {
                         established = Some(turn);
                         server.release(now, conn);
                     }
-                    other => panic!("{other:?} of an honest client"),
+                    CmEvent::Reply { .. }
+                    | CmEvent::Rejected { .. }
+                    | CmEvent::AcceptFailed { .. }
+                    | CmEvent::Unreachable { .. }
+                    | CmEvent::TimedOut { .. }
+                    | CmEvent::Disconnected { .. }
+                    | CmEvent::DisconnectDone { .. } => panic!("of an honest client: {event:?}"),
                 }
             }
             while let Some((to, mad)) = server.poll_transmit() {
