@@ -255,9 +255,9 @@ fn ppcnt(cmd: &Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
 /// Pauses are as they were set from outside until the physical function's driver sets them. A write leaves what its
 /// masks name: the whole port's pause by a bit that is set, priorities by bits that are not (Linux
 /// `mlx5_set_port_pause`, `mlx5_set_port_pfc` and `mlx5_set_port_stall_watermark` in
-/// drivers/net/ethernet/mellanox/mlx5/core/port.c). Both may be set. Inferred: the priorities win, since a port does one
-/// or the other (IEEE 802.1Q, "Priority-based flow control"). Of a virtual function a write is taken, and the port stays as it
-/// is.
+/// drivers/net/ethernet/mellanox/mlx5/core/port.c). Both may be set. Inferred: the priorities win, since a port does
+/// one or the other (IEEE 802.1Q, "Priority-based flow control"). Of a virtual function a write is taken, and the port
+/// stays as it is.
 fn pfcc(cmd: &mut Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
     let register: Pfcc = image_of(image)?;
     own_port(register.local_port())?;

@@ -2,8 +2,8 @@
 //!
 //! One frame is on the wire at a time, for as long as its bytes take at the port's rate. When it is over the next one
 //! begins: control frames first, then of the priorities that have a frame and are not paused the one whose traffic
-//! class is next ([`super::ets`]; the highest one, unless a card's driver says otherwise). A pause (802.1Qbb) has an end
-//! of its own, and a frame that has begun is sent whole.
+//! class is next ([`super::ets`]; the highest one, unless a card's driver says otherwise). A pause (802.1Qbb) has an
+//! end of its own, and a frame that has begun is sent whole.
 //!
 //! Both ends of a cable have one: a switch for each of its ports, and a card that is on a switch. What they do with a
 //! full queue differs, so nothing here refuses a frame.
