@@ -255,8 +255,9 @@ fn ppcnt(cmd: &Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
 /// Pauses are as set from outside until the physical function's driver sets them. The masks of a write select what it
 /// leaves unchanged: the whole port's pause by a bit that is set, priorities by bits that are not (Linux
 /// `mlx5_set_port_pause`, `mlx5_set_port_pfc` and `mlx5_set_port_stall_watermark` in
-/// drivers/net/ethernet/mellanox/mlx5/core/port.c). Both may be set. Inferred: the priorities win, since a port does one
-/// or the other (IEEE 802.1Q, "Priority-based flow control"). A virtual function's write is accepted without effect.
+/// drivers/net/ethernet/mellanox/mlx5/core/port.c). Both may be set. Inferred: the priorities win, since a port does
+/// one or the other (IEEE 802.1Q, "Priority-based flow control"). A virtual function's write is accepted without
+/// effect.
 fn pfcc(cmd: &mut Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
     let register: Pfcc = image_of(image)?;
     own_port(register.local_port())?;

@@ -2,8 +2,8 @@
 //!
 //! One frame is on the wire at a time, for the time its bytes take at the port's rate. Then the next one begins:
 //! control frames first, then, of the priorities that have a frame and are not paused, the one whose traffic class is
-//! next ([`super::ets`]; the highest one, unless a card's driver sets classes). A pause (802.1Qbb) has an end time, and a
-//! frame that has begun is sent whole.
+//! next ([`super::ets`]; the highest one, unless a card's driver sets classes). A pause (802.1Qbb) has an end time, and
+//! a frame that has begun is sent whole.
 //!
 //! Both ends of a cable have one: a switch for each of its ports, and a card that is on a switch. They treat a full
 //! queue differently, so nothing here refuses a frame.

@@ -28,6 +28,7 @@ pub fn ethernet() -> Suite {
                 "mlx5_core",
                 "mlx5_ib",
                 "8021q",
+                "sch_mqprio",
                 "crc32c_generic?",
                 "ext4",
                 "loop",
@@ -71,6 +72,16 @@ fn judge(step: &Step) -> Result<String> {
             Ok(step.line_with("round-trip")?.to_owned())
         }
         "arp" => neighbours(step),
+        "pauses" => pauses(step),
+        "module" => {
+            step.line_with("QSFP28")?;
+            Ok(step.line_with("Vendor name")?.trim().to_owned())
+        }
+        "mqprio" | "mqprio-channel" => {
+            step.line_with(REQUESTS)?;
+            Ok(step.line_with("qdisc mqprio")?.to_owned())
+        }
+        "shares" => shares(step),
         "rping" => {
             let pings = step.lines_with("ping data: rdma-ping-").len();
             ensure!(pings == PINGS, "{pings} pings");
@@ -136,6 +147,27 @@ fn neighbours(step: &Step) -> Result<String> {
     Ok(found[0].trim().to_owned())
 }
 
+/// `ethtool -a` after both were switched on, and after both were switched off.
+fn pauses(step: &Step) -> Result<String> {
+    for (way, state) in [("RX:", "on"), ("TX:", "on"), ("RX:", "off"), ("TX:", "off")] {
+        let lines = step.lines_with(way);
+        ensure!(
+            lines.iter().any(|line| line.ends_with(state)),
+            "{way} never {state}: {lines:?}"
+        );
+    }
+    Ok("on, and off again".to_owned())
+}
+
+/// The kernel's own classes at first (priorities 0 and 1 change places), then those that were set.
+fn shares(step: &Step) -> Result<String> {
+    step.line_with("prio-tc 0:1 1:0 2:2")?;
+    step.line_with("prio-tc 0:0 1:1 2:2")?;
+    step.line_with("2:1Gbit")?;
+    step.line_with(REQUESTS)?;
+    Ok(step.line_with("tc-bw 0:60 1:40")?.trim().to_owned())
+}
+
 fn both(step: &Step) -> Result<&str> {
     step.line_with("client 0 server 0")
 }
@@ -195,6 +227,26 @@ mod tests {
         ];
         assert!(judge(&Step::succeeded("gids", &said)).is_ok());
         assert!(judge(&Step::succeeded("gids", &said[..2])).is_err());
+    }
+
+    #[test]
+    fn pauses_that_stay_as_they_were_fail() {
+        let said = ["RX:\ton", "TX:\ton", "RX:\toff", "TX:\toff"];
+        assert!(judge(&Step::succeeded("pauses", &said)).is_ok());
+        assert!(judge(&Step::succeeded("pauses", &said[2..])).is_err());
+    }
+
+    #[test]
+    fn classes_that_are_not_read_back_as_they_were_set_fail() {
+        let said = [
+            "prio-tc 0:1 1:0 2:2 3:3 4:4 5:5 6:6 7:7 ",
+            "tc-bw 0:60 1:40 2:0 3:0 4:0 5:0 6:0 7:0 ",
+            "prio-tc 0:0 1:1 2:2 3:3 4:4 5:5 6:6 7:7 ",
+            "tc-maxrate 0:0 1:0 2:1Gbit 3:0",
+            REQUESTS,
+        ];
+        assert!(judge(&Step::succeeded("shares", &said)).is_ok());
+        assert!(judge(&Step::succeeded("shares", &said[1..])).is_err());
     }
 
     #[test]
