@@ -47,12 +47,12 @@ impl Row {
 
 /// What the table has. `inline` is a write whose data is in the capsule.
 const ROWS: [Row; 12] = [
-    row("read", 4096, 1, 1).bar(3000),
-    row("read", 4096, 32, 1).bar(1780),
+    row("read", 4096, 1, 1).bar(2920),
+    row("read", 4096, 32, 1).bar(1740),
     row("write", 4096, 1, 1),
-    row("write", 4096, 32, 1).bar(2300),
+    row("write", 4096, 32, 1).bar(2260),
     row("inline", 4096, 1, 1),
-    row("inline", 4096, 32, 1).bar(1700),
+    row("inline", 4096, 32, 1).bar(1600),
     row("read", 131_072, 1, 1),
     row("read", 131_072, 32, 1),
     row("write", 131_072, 1, 1),

@@ -157,7 +157,17 @@ impl Commands {
                 }
                 Do::Pair => return self.join(at, issuer),
                 Do::Compared => return self.compared(at, issuer),
-                act => return act,
+                act @ (Do::Fetch
+                | Do::Put
+                | Do::Respond
+                | Do::Refuse(_)
+                | Do::Model
+                | Do::First
+                | Do::Lock(_)
+                | Do::Again
+                | Do::Drop
+                | Do::Wait
+                | Do::Others) => return act,
             }
         }
     }

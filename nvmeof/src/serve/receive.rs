@@ -262,7 +262,19 @@ impl Worker {
             }
             Do::Wait => Ok(()),
             Do::Fetch => self.fetch(at),
-            other => self.carry_out_other(at, other),
+            other @ (Do::Buffer(_)
+            | Do::Disk(_)
+            | Do::DiskEach(_)
+            | Do::Refuse(_)
+            | Do::Model
+            | Do::First
+            | Do::Pair
+            | Do::Lock(_)
+            | Do::Block
+            | Do::Compared
+            | Do::Again
+            | Do::Drop
+            | Do::Others) => self.carry_out_other(at, other),
         }
     }
 

@@ -250,7 +250,12 @@ impl Loop {
                 io.step(Step::Drop);
                 self.release(at);
             }
-            other => panic!("{other:?}"),
+            other @ (Do::Buffer(_)
+            | Do::Disk(_)
+            | Do::DiskEach(_)
+            | Do::Model
+            | Do::Pair
+            | Do::Block) => panic!("{other:?}"),
         }
     }
 
