@@ -836,7 +836,7 @@ impl Provider for MlxProvider {
         request_cq: &mut Cq,
         recv_cq: Option<&mut Cq>,
     ) -> Result<bool, ProviderError> {
-        qp.0.rewind(&mut self.hca, &mut request_cq.0, recv_cq.map(|cq| &cq.0))
+        qp.0.rewind(&mut self.hca, &request_cq.0, recv_cq.map(|cq| &cq.0))
             .for_dat()
     }
 

@@ -412,9 +412,7 @@ impl<'a> Parser<'a> {
                 _ => break,
             }
         }
-        if matches!(self.peek(0), "," | ";") {
-            self.at += 1;
-        } else if !matches!(self.peek(0), "}") {
+        if !matches!(self.peek(0), "}") {
             self.at += 1;
         }
     }
