@@ -18,10 +18,6 @@ struct World {
 }
 
 impl World {
-    fn new(profile: Profile) -> Self {
-        Self::of_card(profile, false, CardRules::default())
-    }
-
     /// The physical function of a card of this kind, or its virtual one.
     fn of_card(profile: Profile, is_virtual: bool, rules: CardRules) -> Self {
         let sim = Sim::new(SimConfig::default());
