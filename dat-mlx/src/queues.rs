@@ -223,17 +223,14 @@ impl QueuePair for Qp {
         self.0.complete_behind_suppressed(&entry.0)
     }
 
-    #[inline]
     fn complete(&mut self, entry: &Entry) -> Option<Completion> {
         self.0.complete(&entry.0).map(in_dat)
     }
 
-    #[inline]
     fn take_outstanding(&mut self) -> Option<Completion> {
         self.0.take_outstanding().map(in_dat)
     }
 
-    #[inline]
     fn take_lost(&mut self) -> Option<Completion> {
         self.0.take_lost().map(in_dat)
     }
@@ -298,7 +295,6 @@ impl SharedReceiveQueue for Srq {
         self.0.complete_plain(&entry.0)
     }
 
-    #[inline]
     fn complete(&mut self, entry: &Entry) -> Option<Completion> {
         self.0.complete(&entry.0).map(in_dat)
     }

@@ -188,7 +188,7 @@ fn datctl() -> Result<PathBuf> {
     Ok(shell::target_directory()?.join("debug/datctl"))
 }
 
-/// Builds an example of crate `udapl`; its name and path. `cargo test --example` would build its tests, and leave the
+/// Builds an example; its name and path. `cargo test --example` would build its tests, and leave the
 /// program as it was.
 fn example(name: &str) -> Result<image::Program> {
     shell::run(shell::cargo(&["build", "--workspace", "--example", name]))?;

@@ -165,7 +165,6 @@ impl Qp {
     ///
     /// # Errors
     /// [`QueueFull`]; nothing was written, and the window keeps its key.
-    #[inline]
     pub fn post_bind(
         &mut self,
         window: &mut Window,
@@ -213,7 +212,6 @@ impl Qp {
     }
 
     /// Rings the doorbell for requests that were posted without.
-    #[inline]
     pub fn ring_last(&mut self) {
         self.send.ring_last();
     }
@@ -234,7 +232,6 @@ impl Qp {
     }
 
     /// Tells the device of receives that were posted without.
-    #[inline]
     pub fn tell_of_recvs(&mut self) {
         self.recv.announce();
     }
@@ -307,7 +304,6 @@ impl Qp {
     }
 
     /// The same of a request with suppressed ones before it, which are done, too.
-    #[inline]
     pub fn complete_behind_suppressed(&mut self, entry: &Cqe) -> Option<Plain> {
         let (cookie, bytes) = self.send.complete_behind_suppressed(entry.tail())?;
         Some(Plain {
@@ -367,7 +363,6 @@ impl Qp {
     ///
     /// # Errors
     /// [`QueueFull`]; nothing was written.
-    #[inline]
     pub fn post_own(&mut self) -> Result<(), QueueFull> {
         self.send.post_own()
     }

@@ -6,6 +6,7 @@
 mod bringup;
 mod bringup_sim;
 mod commands;
+mod daemon;
 mod double;
 mod ethernet;
 mod health;

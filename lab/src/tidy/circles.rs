@@ -208,8 +208,7 @@ fn circle(graph: &Graph, group: &BTreeSet<usize>) -> Circle {
     }
 }
 
-/// The sets of two and more that reach each other (Tarjan's strongly connected components, without recursion: by what
-/// each reaches).
+/// The sets of two and more files that reach each other.
 fn groups(edges: &[Vec<usize>]) -> Vec<BTreeSet<usize>> {
     let reached: Vec<BTreeSet<usize>> = (0..edges.len())
         .map(|from| {

@@ -43,7 +43,7 @@ pub fn suite() -> Suite {
 /// The programs of tests that the script runs: those of crate `udapl`, and those of `datctl` that it is killed in.
 const TESTED: [&str; 2] = ["dat", "vfio_user"];
 
-/// datctl, the demo, and the tests as test-PROGRAM.
+/// datctl, the examples, and the tests as test-PROGRAM.
 fn programs() -> Result<Vec<Program>> {
     let mut build = super::cargo_test();
     build.args(["--message-format", "json-render-diagnostics"]);
@@ -53,6 +53,7 @@ fn programs() -> Result<Vec<Program>> {
     let mut programs = vec![
         ("datctl".to_owned(), super::datctl()?),
         super::example("demo")?,
+        super::example("daemon")?,
     ];
     for line in shell::capture(build)?.lines() {
         let message: serde_json::Value = serde_json::from_str(line).context("cargo's message")?;

@@ -1,0 +1,103 @@
+//! The example: a daemon that looks after a function, on a simulated one.
+
+#[path = "../../examples/daemon.rs"]
+#[allow(
+    dead_code,
+    reason = "a program of its own, whose main is not called here"
+)]
+mod daemon;
+
+use std::cell::RefCell;
+use std::io::{Read as _, Write};
+use std::os::unix::net::UnixStream;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use driver::{Device, Function, listen_privately};
+use hw_sim::{Fault, Profile, Sim, SimConfig};
+use mlx_prm::RegisterId;
+
+use daemon::Daemon;
+
+/// MTMP of a chip of 43.5 degrees: 348 eighths (Linux `hwmon.c` of mlx5_core; layout `mlx5_ifc_mtmp_reg_bits`).
+const WARM: [u8; 32] = {
+    let mut image = [0; 32];
+    [image[6], image[7]] = [0x01, 0x5c];
+    image
+};
+
+/// Lines that the daemon wrote, which are taken.
+#[derive(Clone, Default)]
+struct Lines(Rc<RefCell<Vec<u8>>>);
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.borrow_mut().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Lines {
+    fn take(&self) -> String {
+        String::from_utf8(self.0.take()).expect("text")
+    }
+}
+
+/// It tells of firmware, temperature, port and pages, hears events, answers with two metrics, and goes on with the
+/// device that has died and was reset.
+#[test]
+fn a_daemon_without_dat_looks_after_a_function_beyond_its_death() {
+    let sim = Sim::new(SimConfig::default());
+    let mut profile = Profile::default();
+    profile.registers.insert(RegisterId::MTMP.0, WARM.to_vec());
+    let function = sim.add_function(profile);
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("metrics");
+    let (listener, _path) = listen_privately(&path).expect("a socket");
+    let lines = Lines::default();
+    let open = || Function::in_process(Arc::clone(&function) as Arc<dyn Device>);
+    let mut daemon = Daemon::new(open, listener, lines.clone()).expect("a ring");
+    let turn = |daemon: &mut Daemon<_, _>| {
+        daemon.turn(Duration::ZERO).expect("a turn");
+        lines.take()
+    };
+
+    let told = turn(&mut daemon);
+    for part in [
+        "firmware ",
+        "queue pairs",
+        "port: MAC ",
+        "temperature: 43.5 degrees",
+        "the firmware has ",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+
+    let mut asker = UnixStream::connect(&path).expect("somebody listens");
+    assert_eq!(turn(&mut daemon), "", "nothing happened");
+    let mut metrics = String::new();
+    asker.read_to_string(&mut metrics).expect("an answer");
+    assert_eq!(
+        metrics,
+        "card_temperature_celsius 43.5\ncard_received_bytes_total 0\n"
+    );
+
+    sim.inject(&function, &Fault::LinkDown);
+    assert_eq!(turn(&mut daemon), "the port is down\n");
+    sim.inject(&function, &Fault::PageRequest { pages: 8 });
+    let told = turn(&mut daemon);
+    assert!(told.starts_with("the firmware has "), "{told}");
+
+    sim.inject(&function, &Fault::HealthSyndrome(0x08));
+    let told = turn(&mut daemon);
+    assert!(told.contains("the device is dead: "), "{told}");
+    let told = turn(&mut daemon);
+    assert!(told.contains("firmware "), "it is open again: {told}");
+    daemon.close().expect("closed");
+    assert!(lines.take().starts_with("closed after "));
+    assert!(sim.report(&function).is_clean());
+}
