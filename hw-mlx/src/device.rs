@@ -433,6 +433,7 @@ impl Hca {
     }
 
     /// The time on the function's clock.
+    #[inline]
     pub fn now(&self) -> Instant {
         self.shared.clock.now()
     }
