@@ -14,15 +14,15 @@ use udapl::{
 
 use crate::value::address;
 
-/// What a command may take long for: a message, an answer, the end of a connection.
+/// Longest wait for one step of a command: a message, an answer, the end of a connection.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
-/// A peer that is dead is noticed after twice this and the retries of a packet, before patience ends.
+/// Keep-alive interval. A dead peer is noticed after twice this and the retries of a packet, before `PATIENCE` ends.
 const KEEP_ALIVE: Duration = Duration::from_millis(500);
-/// Events an EVD holds, and with that what may be outstanding on all connections.
+/// Events that an EVD holds; this limits the DTOs outstanding on all connections.
 pub(crate) const EVENTS: u32 = 16_384;
-/// What may be outstanding on one, in either direction.
+/// Limit on the DTOs outstanding on one connection, in either direction.
 const MOST: u32 = 1024;
-/// RDMA Reads outstanding, where the device can do that many.
+/// RDMA Reads outstanding, if the device supports that many.
 pub(crate) const READS: u32 = 16;
 
 /// Addresses of an adapter and its neighbours.
@@ -62,7 +62,8 @@ impl FromStr for Neighbour {
 }
 
 impl AdapterOptions {
-    /// How to open the adapter. A peer without a receive is waited for: that is what depth is about.
+    /// Returns the options to open the adapter with. RNR is retried without limit: depth is measured with peers that
+    /// lack a receive.
     pub(crate) fn open_options(&self) -> OpenOptions {
         let mut options = OpenOptions::default();
         options.ia.transport.rnr_retry = 7;
@@ -95,7 +96,7 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// `bytes` bytes at the front of a slot.
+    /// Returns the first `bytes` bytes of a slot.
     pub(crate) fn local(&self, slot: usize, bytes: usize) -> LmrTriplet {
         LmrTriplet {
             lmr_context: self.lmr_context,
@@ -104,7 +105,7 @@ impl Region {
         }
     }
 
-    /// A slot, as the peer is told.
+    /// Returns a slot in the form that is sent to the peer.
     pub(crate) fn remote(&self, slot: usize) -> RmrTriplet {
         RmrTriplet {
             rmr_context: self.rmr_context,
@@ -113,12 +114,12 @@ impl Region {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of slots.
     pub(crate) const fn slots(&self) -> usize {
         self.slots
     }
 
-    /// Where a slot begins.
+    /// Returns the offset of a slot, in bytes.
     pub(crate) fn offset(&self, slot: usize) -> usize {
         slot * self.slot_bytes
     }
@@ -139,8 +140,8 @@ impl Adapter {
         Ok(Self { ia, events, zone })
     }
 
-    /// The function is played by a program. One that a virtual machine gives its guest from such a program looks like a
-    /// card's, and cannot be told from it here.
+    /// Returns true if the function is simulated. A guest's function that a simulator provides looks like a card's,
+    /// and cannot be told from one here.
     pub(crate) fn is_simulated(&self) -> bool {
         is_simulated(&self.ia.query().ia.adapter_name)
     }
@@ -149,7 +150,7 @@ impl Adapter {
         self.ia.query().ia.ia_address
     }
 
-    /// DTOs in either direction that an endpoint may have, all of whose events have room.
+    /// Returns the number of DTOs that an endpoint may have in either direction, so that their events fit the EVD.
     pub(crate) fn most_dtos(&self) -> u32 {
         self.ia.query().ia.max_dto_per_ep.min(MOST)
     }
@@ -165,7 +166,7 @@ impl Adapter {
         }
     }
 
-    /// An endpoint for so many requests and receives.
+    /// Creates an endpoint for this many requests and receives.
     pub(crate) fn endpoint(
         &mut self,
         requests: u32,
@@ -177,7 +178,7 @@ impl Adapter {
             .ep_create(Some(self.zone), EpEvds::all(self.events), Some(&attr))?)
     }
 
-    /// An unconnected endpoint gets settings, and keep-alive if they say nothing of it.
+    /// Sets the transport of an unconnected endpoint, with keep-alive unless the settings name one.
     pub(crate) fn set_transport(
         &mut self,
         ep: EpHandle,
@@ -194,7 +195,7 @@ impl Adapter {
         Ok(self.ia.ep_modify(ep, &change)?)
     }
 
-    /// Registered memory of some slots, each with room for `slot_bytes` bytes.
+    /// Registers memory of `slots` slots, each with room for `slot_bytes` bytes.
     pub(crate) fn region(
         &mut self,
         slots: usize,
@@ -218,7 +219,7 @@ impl Adapter {
         })
     }
 
-    /// An endpoint whose receives come from an SRQ.
+    /// Creates an endpoint whose receives come from an SRQ.
     pub(crate) fn sharing_endpoint(
         &mut self,
         requests: u32,
@@ -230,20 +231,20 @@ impl Adapter {
             .ep_create_with_srq(Some(self.zone), EpEvds::all(self.events), srq, &attr)?)
     }
 
-    /// Ends an endpoint and a registration that only it used.
+    /// Frees an endpoint and the registration that only it used.
     pub(crate) fn release(&mut self, ep: EpHandle, region: &Region) -> Result<(), Box<dyn Error>> {
         self.ia.ep_free(ep)?;
         self.ia.lmr_free(region.lmr)?;
         Ok(())
     }
 
-    /// The next event, if there is one.
+    /// Returns the next event, if there is one.
     pub(crate) fn poll(&mut self) -> Result<Option<Event>, Box<dyn Error>> {
         let event = self.ia.evd_dequeue(self.events);
         event.map_err(|error| self.failed(&error))
     }
 
-    /// The next event; sleeps for it, for so long.
+    /// Returns the next event; sleeps for `longest` at most.
     pub(crate) fn sleep(&mut self, longest: Duration) -> Result<Option<Event>, Box<dyn Error>> {
         let micros = u32::try_from(longest.as_micros()).unwrap_or(u32::MAX);
         match self
@@ -256,7 +257,7 @@ impl Adapter {
         }
     }
 
-    /// The error, and what the device said of it.
+    /// Returns the error with the device's report of it.
     pub(crate) fn failed(&self, error: &udapl::DatError) -> Box<dyn Error> {
         let name = &self.ia.query().ia.adapter_name;
         match self.ia.last_device_error() {
@@ -265,7 +266,7 @@ impl Adapter {
         }
     }
 
-    /// Why no connection to a peer could be begun.
+    /// Returns why no connection to a peer could be begun.
     pub(crate) fn no_way(&self, peer: IpAddr, error: &udapl::DatError) -> Box<dyn Error> {
         if error.return_type() != ReturnType::InvalidAddress {
             return self.failed(error);
@@ -283,7 +284,7 @@ impl Adapter {
         .into()
     }
 
-    /// That the peer of an endpoint is gone, and what shows it, if its connection has ended for that.
+    /// Returns that the endpoint's peer is gone, with the evidence, if the connection has ended for that reason.
     fn gone(&self, ep: EpHandle) -> Option<String> {
         let cause = self.ia.ep_end_cause(ep).ok().flatten()?;
         let is_silent = matches!(
@@ -297,13 +298,14 @@ impl Adapter {
         is_silent.then(|| format!("the peer is gone: {cause}"))
     }
 
-    /// A DTO that did not succeed, or that the peer is gone, which ended it.
+    /// Returns the error of a DTO; that the peer is gone, if that ended it.
     pub(crate) fn dto_failed(&self, done: &DtoCompletion) -> Box<dyn Error> {
         let gone = self.gone(done.ep);
         gone.map_or_else(|| dto_failed(done), Into::into)
     }
 
-    /// An event nobody expected, and why the endpoint's connection has ended if it has.
+    /// Returns the error for an unexpected event, with the reason for which the endpoint's connection ended, if it
+    /// did.
     pub(crate) fn instead_of(&self, ep: EpHandle, what: &str, event: &Event) -> Box<dyn Error> {
         if let Some(gone) = self.gone(ep) {
             return gone.into();
@@ -324,17 +326,17 @@ impl Adapter {
     }
 }
 
-/// A name of a function that a program plays.
+/// Returns true if the name is that of a simulated function.
 pub(crate) fn is_simulated(name: &str) -> bool {
     name.starts_with("sim:") || name.starts_with("vfio-user:")
 }
 
-/// A DTO that did not succeed, in words.
+/// Returns the error of a failed DTO, in words.
 pub(crate) fn dto_failed(done: &DtoCompletion) -> Box<dyn Error> {
     udapl::explain(done).into()
 }
 
-/// An event nobody expected, in words and with its number.
+/// Returns the error for an unexpected event, in words and with its number.
 pub(crate) fn unexpected(event: &Event, instead_of: &str) -> Box<dyn Error> {
     let what = if let Event::Connection(event) = event {
         format!("the connection came to {}", event.kind.name())
@@ -350,7 +352,7 @@ pub(crate) fn unexpected(event: &Event, instead_of: &str) -> Box<dyn Error> {
     .into()
 }
 
-/// The point in time at which patience ends.
+/// Returns the point in time at which `PATIENCE` ends.
 pub(crate) fn deadline() -> Instant {
     Instant::now() + PATIENCE
 }

@@ -1,4 +1,4 @@
-//! `datctl bind` and `datctl unbind`: a function for us, and back to the kernel.
+//! `datctl bind` and `datctl unbind`: give a function to vfio-pci, and back to the kernel.
 
 use driver::PciAddress;
 use driver::pci::{BindError, Bound, Kernel, Machine};
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::report::Report;
 
-/// What was done, and how to take it back.
+/// The result, and the commands that undo it.
 #[derive(Serialize)]
 pub(crate) struct Rebound {
     address: String,
@@ -14,7 +14,7 @@ pub(crate) struct Rebound {
     now: Option<String>,
     /// Shell commands.
     undo: Vec<String>,
-    /// Why the function can still not be opened, if it was to be.
+    /// The reason why the function can still not be opened after a bind.
     why_not: Option<String>,
 }
 

@@ -1,4 +1,5 @@
-//! `datctl cmtime`: how fast connections are made and ended, step by step, as cmtime of rdma-core tells it.
+//! `datctl cmtime`: the rate at which connections are made and ended, step by step, as cmtime of rdma-core reports
+//! it.
 //!
 //! Connections are made in groups of `--at-once`: all of a group go through a step before any goes through the next.
 //! The time of a connection in a step is from the call to the event that ends it, the others of its group being under
@@ -39,7 +40,7 @@ pub(crate) struct Cmtime {
 /// The steps of a connection, in their order.
 const STEPS: [&str; 4] = ["create", "connect", "disconnect", "free"];
 
-/// What all connections took.
+/// Times of all connections.
 #[derive(Serialize)]
 struct Times {
     schema: &'static str,
@@ -48,7 +49,7 @@ struct Times {
     connections: usize,
     at_once: u16,
     simulated: bool,
-    /// False: it was ended before all were made.
+    /// False if the run ended before all connections were made.
     complete: bool,
     steps: Vec<Row>,
 }
@@ -78,7 +79,7 @@ impl Step {
         }
     }
 
-    /// A call that is over when it returns.
+    /// Times a call that completes when it returns.
     fn call<T>(
         &mut self,
         work: impl FnOnce() -> Result<T, Box<dyn Error>>,
@@ -91,7 +92,7 @@ impl Step {
         Ok(made)
     }
 
-    /// Begins something for each endpoint, and waits until this has happened to all.
+    /// Begins a step on each endpoint, and waits for its event on all of them.
     fn event(
         &mut self,
         dialer: &mut Dialer,
@@ -108,7 +109,7 @@ impl Step {
         let mut left = eps.len();
         while left > 0 {
             let event = dialer.next()?;
-            // The receives of an endpoint that ends are flushed.
+            // The receives of an endpoint that disconnects are flushed.
             if matches!(event, Event::Dto(_)) {
                 continue;
             }
@@ -148,7 +149,7 @@ impl Step {
     }
 }
 
-/// False: it was ended before all were made.
+/// Runs the measurement. Returns false if it ended before all connections were made.
 pub(crate) fn run(cmtime: &Cmtime, output: Output) -> Result<bool, Box<dyn Error>> {
     let stop = if cmtime.ends.is_active() {
         Stop::on_signals()?
@@ -227,7 +228,7 @@ impl Cmtime {
             for ep in eps {
                 free.call(|| Ok(dialer.adapter.ia.ep_free(ep)?))?;
             }
-            // The other end, if it is in this process, hears of it before the next.
+            // The passive end, if it is in this process, handles the disconnect before the next group.
             dialer.hang_up()?;
         }
         let made = usize::from(self.count - left);

@@ -1,27 +1,27 @@
-//! What an adapter counts, as a table and as JSON ([what is counted](../../docs/observability.md)).
+//! The counters of an adapter, as a table and as JSON (see [observability](../../docs/observability.md)).
 
 use serde::Serialize;
 use udapl::{AdapterStats, Counters};
 
 use crate::report::table;
 
-/// What an adapter counts.
+/// The counters of an adapter.
 #[derive(Serialize)]
 pub(crate) struct Counted {
-    /// Of queue pairs, as `rdma statistic` calls them; `None` where the device has none or does not tell. So it is with
-    /// the next three.
+    /// Of queue pairs, by the names of `rdma statistic`; `None` where the device has none or does not report them.
+    /// The same holds for the next three.
     queue: Option<Counters>,
-    /// Of the vport, as `ethtool -S` calls them.
+    /// Of the vport, by the names of `ethtool -S`.
     vport: Option<Counters>,
-    /// Of the card's port, likewise.
+    /// Of the card's port, by the names of `ethtool -S`.
     port: Option<Counters>,
-    /// Of its priorities, likewise.
+    /// Of the port's priorities, by the names of `ethtool -S`.
     priorities: Option<Counters>,
     connections: Counters,
     refused_by_us: Counters,
     refused_by_peers: Counters,
     memory: Counters,
-    /// Of the network's protocols; `None` where the adapter takes no part in one.
+    /// Of the network's protocols; `None` where the adapter is in no network.
     network: Option<Counters>,
     commands: Vec<Command>,
 }
@@ -32,7 +32,7 @@ struct Command {
     answered: u64,
     refused: u64,
     unanswered: u64,
-    /// On the function's clock, as the next one.
+    /// Microseconds on the function's clock; the next field too.
     microseconds: f64,
     longest_microseconds: f64,
 }
@@ -68,7 +68,7 @@ impl Counted {
         }
     }
 
-    /// For a person: what is not 0, and what the device does not tell.
+    /// Returns the table for a person: counters that are not 0, and groups that the device does not report.
     pub(crate) fn human(&self) -> String {
         let all = [
             ("queue pairs", self.queue.as_ref()),

@@ -1,4 +1,4 @@
-//! `datctl devices`: which functions there are, who has them, and whether one could be opened now.
+//! `datctl devices`: the functions of this machine, their drivers, and whether one could be opened now.
 
 use driver::pci::{Link, Machine, PciFunction, Role};
 use hw_mlx::ids;
@@ -22,9 +22,9 @@ struct Device {
     driver_override: Option<String>,
     iommu_group: Option<u32>,
     role: &'static str,
-    /// Of a virtual function.
+    /// Of a virtual function: its physical function.
     physical_function: Option<String>,
-    /// Of a physical one: those there are, and those there could be.
+    /// Of a physical function: the number of its virtual functions, and the largest number it could have.
     virtual_functions: Option<[u16; 2]>,
     link: Option<PcieLink>,
     numa_node: Option<u32>,
@@ -42,7 +42,7 @@ struct PcieLink {
     max_width: u32,
 }
 
-/// The functions of known ids, and what they are called.
+/// Returns the functions of known ids, each with its product name.
 pub(crate) fn known(machine: &Machine) -> Vec<(PciFunction, &'static str)> {
     machine
         .functions()
@@ -127,7 +127,7 @@ impl From<Link> for PcieLink {
     }
 }
 
-/// `8.0 GT/s x8 of 16.0 GT/s x16`, or less where it is all it could be.
+/// Returns `8.0 GT/s x8 of 16.0 GT/s x16`, or the first half where the link is at its maximum.
 pub(crate) fn link_text(link: &Link) -> String {
     let short = |speed: &str| speed.trim_end_matches(" PCIe").to_owned();
     let now = format!("{} x{}", short(&link.speed), link.width);

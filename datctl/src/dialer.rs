@@ -1,7 +1,7 @@
 //! The active end of `ping`, `perf` and `cmtime`: connects, and waits for its events.
 //!
-//! Waiting polls for a while, because on hardware the event is there sooner than any sleep ends, and then sleeps. If
-//! the passive end is in this process too ([`Dialer::beside`]), it is served meanwhile.
+//! Waiting polls for a while, because on hardware the event arrives sooner than any sleep ends, and then sleeps. If
+//! the passive end is in this process too ([`Dialer::beside`]), its events are handled meanwhile.
 
 use std::error::Error;
 use std::net::IpAddr;
@@ -18,13 +18,13 @@ use crate::listener::Listener;
 
 /// Polls before the first sleep.
 const POLLS: u32 = 2_000;
-/// The longest sleep. The other end, if it is ours, has its turn in between.
+/// The longest sleep. The passive end, if it is in this process, runs in between.
 const SLEEP: Duration = Duration::from_millis(1);
-/// How often a peer that only lends its memory hears of us.
+/// Interval of keep-alive messages to a peer that only lends its memory.
 const BEAT: Duration = Duration::from_secs(2);
-/// Cookie of an empty message that tells the peer we are alive.
+/// Cookie of the empty keep-alive message to the peer.
 const BEAT_COOKIE: u64 = u64::MAX;
-/// Cookie of a receive for what the peer sends by itself.
+/// Cookie of a receive for messages that the peer sends by itself.
 const REVERSE_COOKIE: u64 = u64::MAX - 1;
 
 /// The active end.
@@ -38,9 +38,9 @@ struct Session {
     ep: EpHandle,
     region: Region,
     told: Told,
-    /// The slot for what the peer sends by itself.
+    /// Slot for messages that the peer sends by itself.
     inbox: Option<usize>,
-    /// `None` if the peer hears of us anyway.
+    /// Time of the next keep-alive message; `None` if the peer needs none.
     next_beat: Option<Instant>,
 }
 
@@ -49,7 +49,7 @@ impl Dialer {
         Ok(Self::on(Adapter::open(name, options)?))
     }
 
-    /// On an adapter that is open.
+    /// Creates an active end on an adapter that is open.
     pub(crate) const fn on(adapter: Adapter) -> Self {
         Self {
             adapter,
@@ -58,7 +58,7 @@ impl Dialer {
         }
     }
 
-    /// With the passive end in the same process and thread.
+    /// Adds the passive end, in the same process and thread.
     pub(crate) fn beside(self, listener: Listener) -> Self {
         Self {
             listener: Some(listener),
@@ -66,8 +66,8 @@ impl Dialer {
         }
     }
 
-    /// Connects, with `slots` of memory for the longest message on our side. The last of them is for what the peer
-    /// does by itself, if it is to. Several connections at a time are lanes, counted from 0.
+    /// Connects, with `slots` slots of memory for the longest message on our side. The last slot is for the peer's
+    /// own operations, if there are any. Connections that exist at the same time are lanes, counted from 0.
     pub(crate) fn connect(
         &mut self,
         peer: IpAddr,
@@ -76,8 +76,8 @@ impl Dialer {
         slots: usize,
     ) -> Result<(), Box<dyn Error>> {
         let (requests, most) = (self.requests(hello.depth)?, self.adapter.most_dtos());
-        // A passive end in this thread sends several for each event that we take; on a simulated function one that
-        // finds no receive would wait for a time that does not pass meanwhile.
+        // A passive end in this thread sends several messages for each event that we take. On a simulated function a
+        // message without a receive would wait for virtual time, which does not advance meanwhile.
         let receives = match self.listener {
             Some(_) if hello.reverse.is_some() => (requests * 6).min(most),
             Some(_) | None => requests,
@@ -87,13 +87,13 @@ impl Dialer {
         let ep = self.adapter.endpoint(requests, receives)?;
         self.adapter.set_transport(ep, &EpTransport::default())?;
         let region = {
-            // Room for 8 bytes, which the peer's count has.
+            // At least 8 bytes, the size of the peer's count.
             let slot_bytes = usize::try_from(hello.bytes)?.next_multiple_of(8);
             self.adapter.region(slots, slot_bytes)?
         };
         let inbox = hello.reverse.map(|_| slots.saturating_sub(1));
         let inbox = inbox.filter(|_| hello.role == Role::Sink);
-        // Before the peer can send: a message that finds none waits for a timer.
+        // Before the peer can send: a message without a receive waits for the RNR timer.
         for _ in 0..inbox.map_or(0, |_| receives) {
             self.receive(ep, &region, inbox)?;
         }
@@ -117,10 +117,10 @@ impl Dialer {
         begun.map_err(|error| self.adapter.no_way(peer, &error))?;
         let event = loop {
             let event = self.next()?;
-            // On the lanes before, the peer may send already.
+            // On earlier lanes the peer may send already.
             let aside = match &event {
                 Event::Dto(done) if done.status == DtoStatus::Success => self.is_aside(done)?,
-                // What a connection of before leaves behind may be told after its end.
+                // Flushes of an earlier connection may be reported after its end.
                 Event::Dto(done) if done.status == DtoStatus::ErrFlushed => {
                     let ours = |session: &Session| session.ep == done.ep;
                     done.ep != ep && !self.sessions.iter().any(ours)
@@ -150,14 +150,13 @@ impl Dialer {
             region,
             told,
             inbox,
-            // An echo would send the empty message back, and we would take it for that of what we measure.
+            // An echo would send the empty message back, and we would take it for an echo that is being measured.
             next_beat: (hello.role == Role::Memory).then(|| Instant::now() + BEAT),
         });
         Ok(())
     }
 
-    /// Takes a connection that somebody else has made, with our memory and what the peer gives of its own, as the next
-    /// lane.
+    /// Adds a connection that was made elsewhere as the next lane, with our memory and the peer's.
     pub(crate) fn adopt(&mut self, ep: EpHandle, region: Region, memory: RmrTriplet) {
         let told = Told {
             memory,
@@ -173,25 +172,25 @@ impl Dialer {
         });
     }
 
-    /// Where a lane's peer has its memory, if it tells that later.
-    // PANIC: only our own bug calls it without that connection.
+    /// Sets the place of a lane's peer memory, if the peer sends it later.
+    // PANIC: only a bug in datctl names a lane that is not there.
     pub(crate) fn redirect(&mut self, lane: usize, rmr_context: u32, target_address: u64) {
         let session = self.sessions.get_mut(lane).expect("a connection");
         session.told.memory.rmr_context = rmr_context;
         session.told.memory.target_address = target_address;
     }
 
-    /// Gives up all lanes, for somebody else to end.
+    /// Gives up all lanes; the caller ends them.
     pub(crate) fn leave(&mut self) -> Vec<(EpHandle, Region)> {
         let sessions = std::mem::take(&mut self.sessions);
         let pairs = sessions.into_iter().map(|it| (it.ep, it.region));
         pairs.collect()
     }
 
-    /// How many requests an endpoint needs for this depth, if it and the lanes before it can have them.
+    /// Returns the number of requests that an endpoint needs for this depth, or an error if the adapter allows fewer.
     pub(crate) fn requests(&self, depth: u32) -> Result<u32, String> {
         let most = self.adapter.most_dtos();
-        // Two more, for the message that says we are alive, and to see what the peer has counted.
+        // Two more: one for the keep-alive message, one to read the peer's count.
         let requests = depth.saturating_add(2);
         if requests > most {
             return Err(format!(
@@ -202,7 +201,7 @@ impl Dialer {
         Ok(requests)
     }
 
-    /// Whether the events of so many endpoints have room.
+    /// Checks that the events of `lanes` endpoints fit the EVD.
     pub(crate) fn check_events(lanes: u32, depth: u32, of_each: u32) -> Result<(), String> {
         if lanes.saturating_mul(of_each) > EVENTS {
             return Err(format!(
@@ -212,20 +211,20 @@ impl Dialer {
         Ok(())
     }
 
-    /// The only connection's endpoint, our memory and the peer's.
+    /// Returns the only connection's endpoint, our memory and the peer's.
     pub(crate) fn session(&self) -> (EpHandle, &Region, RmrTriplet) {
         let (ep, region, told) = self.lane(0);
         (ep, region, told.memory)
     }
 
-    /// A connection's endpoint, our memory, and what the peer has said.
-    // PANIC: only our own bug calls it without that connection.
+    /// Returns a connection's endpoint, our memory, and the peer's private data.
+    // PANIC: only a bug in datctl names a lane that is not there.
     pub(crate) fn lane(&self, lane: usize) -> (EpHandle, &Region, Told) {
         let session = self.sessions.get(lane).expect("a connection");
         (session.ep, &session.region, session.told)
     }
 
-    /// Posts a receive for what the peer sends by itself.
+    /// Posts a receive for a message that the peer sends by itself.
     fn receive(
         &mut self,
         ep: EpHandle,
@@ -240,7 +239,7 @@ impl Dialer {
         Ok(self.adapter.ia.ep_post_recv(ep, &[place], cookie, flags)?)
     }
 
-    /// The next event.
+    /// Returns the next event.
     pub(crate) fn next(&mut self) -> Result<Event, Box<dyn Error>> {
         let (mut polls, mut give_up) = (0, None);
         loop {
@@ -265,7 +264,7 @@ impl Dialer {
         }
     }
 
-    /// Gives the passive end, if it is in this process, a turn: it posts receives again before they are needed.
+    /// Lets the passive end, if it is in this process, handle its events: it reposts receives before they are needed.
     pub(crate) fn give_turn(&mut self) -> Result<(), Box<dyn Error>> {
         if let Some(listener) = &mut self.listener {
             listener.serve()?;
@@ -273,7 +272,7 @@ impl Dialer {
         Ok(())
     }
 
-    /// The next DTO of ours that ends, which was a success.
+    /// Returns the next completion of our own DTOs; an error if it failed.
     pub(crate) fn completed(&mut self) -> Result<DtoCompletion, Box<dyn Error>> {
         loop {
             let event = self.next()?;
@@ -293,7 +292,8 @@ impl Dialer {
         }
     }
 
-    /// A DTO besides those of ours, with which all is done: that we are alive, or what the peer sends by itself.
+    /// Returns true if the DTO needs no further handling: a keep-alive message, or a message that the peer sent by
+    /// itself.
     fn is_aside(&mut self, done: &DtoCompletion) -> Result<bool, Box<dyn Error>> {
         if done.cookie == DtoCookie(REVERSE_COOKIE) {
             let Some(session) = self.sessions.iter().find(|it| it.ep == done.ep) else {
@@ -314,7 +314,7 @@ impl Dialer {
         Ok(done.cookie == DtoCookie(BEAT_COOKIE))
     }
 
-    /// Tells a peer that only lends its memory that we are alive, if it is time for that.
+    /// Sends the keep-alive message, when due, to a peer that only lends its memory.
     pub(crate) fn beat(&mut self) -> Result<(), Box<dyn Error>> {
         let now = Instant::now();
         let quiet = |session: &&mut Session| session.next_beat.is_some_and(|due| now >= due);
@@ -346,7 +346,7 @@ impl Dialer {
                 left -= 1;
                 continue;
             }
-            // Besides that only receives that are flushed.
+            // Other events here are receives that are flushed.
             if !matches!(event, Event::Dto(_)) {
                 return Err(unexpected(&event, "a disconnect"));
             }
@@ -354,7 +354,7 @@ impl Dialer {
         for session in sessions {
             self.adapter.release(session.ep, &session.region)?;
         }
-        // The other end hears of it too before anything else happens.
+        // The passive end handles the disconnect before anything else happens.
         let give_up = deadline();
         while let Some(listener) = &mut self.listener
             && listener.has_session()
@@ -382,7 +382,7 @@ mod tests {
     const NONE: CompletionFlags = CompletionFlags::empty();
     const BYTES: usize = 64;
 
-    /// However long a measurement takes, an echo sends back what it was sent, and nothing else.
+    /// However long a measurement takes, an echo sends back only the messages it was sent.
     #[test]
     fn an_echo_gets_no_message_that_nobody_waits_for() -> Result<(), Box<dyn Error>> {
         let options = OpenOptions::default();
@@ -399,7 +399,7 @@ mod tests {
             };
             dialer.connect(peer, SERVICE, &hello, 2)?;
             for _ in 0..6 {
-                // As if it had been a while.
+                // As if the interval had passed.
                 let session = &mut dialer.sessions[0];
                 session.next_beat = session.next_beat.map(|_| Instant::now());
                 dialer.beat()?;

@@ -1,8 +1,8 @@
-//! `datctl doctor`: what a machine still lacks before a function can be driven from user space.
+//! `datctl doctor`: the conditions that a machine lacks before a function can be driven from user space.
 //!
-//! One line for each thing, ok or not ok, with what was found and the command that mends it. `docs/hardware.md` has the
-//! same list with the reasons. Some lines only make things faster or tell of a limit: they do not count for
-//! the exit status. What cannot be seen from here is unknown, and never ok.
+//! One line for each condition, ok or not ok, with the finding and the command that mends it. `docs/hardware.md` has
+//! the same list with the reasons. Lines that only concern speed or report a limit do not count for the exit status.
+//! A condition that cannot be seen from here is unknown, never ok.
 
 mod card;
 mod fix;
@@ -24,27 +24,27 @@ use crate::report::{Ink, Report};
 /// All lines.
 #[derive(Serialize)]
 pub(crate) struct Diagnosis {
-    /// No line that counts is not ok; what is unknown does not count.
+    /// True if no line that counts is "not ok"; unknown lines do not count.
     pub(crate) ok: bool,
     lines: Vec<Line>,
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Serialize)]
 struct Line {
-    /// What; the names are those of the checklist.
+    /// Name of the check, as in the checklist.
     check: &'static str,
     /// The function; `None` for the machine.
     device: Option<String>,
-    /// `None`: it cannot be seen from here.
+    /// The result; `None` if it cannot be seen from here.
     ok: Option<bool>,
-    /// Without it nothing works.
+    /// True if nothing works without it.
     required: bool,
-    /// What was found.
+    /// The finding.
     found: String,
-    /// What to do about it, as commands where there are such.
+    /// Remedy, as commands where there are any.
     mend: Option<String>,
-    /// What `--fix` would do about it.
+    /// Remedy that `--fix` applies.
     #[serde(serialize_with = "fix::as_command")]
     fix: Option<Fix>,
 }
@@ -70,7 +70,7 @@ impl Line {
         }
     }
 
-    /// Nobody here can tell; `mend` is how to find out.
+    /// A check without a result; `mend` is the way to find out.
     fn unknown(check: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Self {
         Self {
             ok: None,
@@ -78,12 +78,12 @@ impl Line {
         }
     }
 
-    /// Nothing works while it is so.
+    /// Returns true if nothing works because of this line.
     fn is_in_the_way(&self) -> bool {
         self.ok == Some(false) && self.required
     }
 
-    /// It can be mended from here.
+    /// Adds a remedy for `--fix`.
     fn fixed_by(self, fix: Fix) -> Self {
         Self {
             fix: Some(fix),
@@ -91,7 +91,7 @@ impl Line {
         }
     }
 
-    /// It works without.
+    /// Marks the line as not required.
     fn optional(self) -> Self {
         Self {
             required: false,
@@ -107,8 +107,8 @@ impl Line {
     }
 }
 
-/// Looks at the machine and at functions: those named; or else those that are bound to VFIO; or else all of known ids.
-/// `memory_mib` is what is going to be registered.
+/// Checks the machine and functions: the named ones, else those that are bound to VFIO, else all of known ids.
+/// `memory_mib` is the memory to be registered.
 pub(crate) fn run(
     machine: &Machine,
     addresses: &[PciAddress],
@@ -165,7 +165,7 @@ fn functions(machine: &Machine, addresses: &[PciAddress]) -> Result<Vec<PciFunct
 }
 
 impl Diagnosis {
-    /// The whole in a sentence; an error where a line that counts is not ok.
+    /// Returns a summary in one sentence; as an error if a line that counts is not ok.
     pub(crate) fn summary(&self) -> Result<String, String> {
         let bad: Vec<String> = self
             .lines
@@ -207,7 +207,7 @@ impl Diagnosis {
                 Some(false) => ("not ok", Ink::Yellow),
                 None => ("unknown", Ink::Yellow),
             };
-            // As wide as the longest, whatever is not seen.
+            // As wide as the longest verdict, without counting escape sequences.
             let verdict = paint(ink, &format!("{verdict:<7}"));
             let needed = if line.ok == Some(false) && !line.required {
                 " (works without)"

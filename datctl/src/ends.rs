@@ -1,4 +1,4 @@
-//! Who talks with whom: the options that `ping`, `perf` and `cmtime` share.
+//! The roles of the two ends: the options that `ping`, `perf` and `cmtime` share.
 //!
 //! With two adapters both ends are in this process. With one, this process is the passive end (`--listen`) or the
 //! active one (`--connect ADDRESS`). A listener of either command serves both.
@@ -14,7 +14,7 @@ use crate::listener::Listener;
 use crate::report::{Output, Report, Usage, counted};
 use crate::value::address;
 
-/// Where a passive end listens, unless it is told: an IB service ID that nobody else has.
+/// Default qualifier of a passive end: an IB service ID that no other service has.
 const QUALIFIER: u64 = 0x1_0000_0001;
 
 /// The two ends.
@@ -42,24 +42,24 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    /// This process has the active end.
+    /// Returns true if this process has the active end.
     pub(crate) const fn is_active(&self) -> bool {
         !self.listen
     }
 
-    /// Where the passive end is, or is to be, if the command line says.
+    /// Returns the qualifier of the passive end, if the command line has one.
     pub(crate) const fn qualifier(&self) -> Option<u64> {
         self.qualifier
     }
 }
 
-/// Whom to connect to.
+/// Address of the passive end to connect to.
 pub(crate) struct Target {
     pub(crate) address: IpAddr,
     pub(crate) qualifier: u64,
 }
 
-/// A decimal number, or one in hex after 0x; not 0.
+/// Parses a decimal number, or one in hex after 0x; not 0.
 fn number(text: &str) -> Result<u64, String> {
     let parsed = match text.strip_prefix("0x") {
         Some(hex) => u64::from_str_radix(hex, 16),
@@ -94,8 +94,8 @@ impl Report for Answered {
     }
 }
 
-/// The active end and whom it is to connect to; or, if this process is to be the passive end, nothing, when that is
-/// over.
+/// Returns the active end and its target. If this process is the passive end, serves until that is over and returns
+/// nothing.
 pub(crate) fn connect_by(
     ends: &Ends,
     output: Output,

@@ -1,8 +1,8 @@
-//! What the two ends of `ping`, `perf` and `cmtime` tell each other in the private data of a connection.
+//! The private data by which the two ends of `ping`, `perf` and `cmtime` set up a connection.
 //!
-//! The active end says what the passive one is to do, so that a listener needs no options; the passive end says where
-//! its memory is. Both fit the 56 bytes that an RDMA-CM port leaves. Numbers are big-endian. What comes from the peer
-//! is checked here and by whoever uses it.
+//! The active end names the role of the passive one, so that a listener needs no options; the passive end gives the
+//! place of its memory. Both fit the 56 bytes that an RDMA-CM port leaves. Numbers are big-endian. Data from the peer
+//! are checked here and by each user.
 //!
 //! ```text
 //! request:  magic 8 | role 1 | flags 1 | connections to follow 2 | depth 4 | bytes of a message 8 |
@@ -10,44 +10,44 @@
 //! accept:   magic 8 | flags 4 | RMR context 4 | address 8 | bytes 8 | address of the count 8
 //! ```
 //!
-//! Flags of a request: 1, the passive end is to do the same as we, all the time; 2, that is RDMA Reads and not Writes.
-//! Its Writes and Reads are of the memory that the request names, and what it has done is counted in 8 bytes of its
-//! own memory. Flags of the accept: 1, the passive end's function is played by a program.
+//! Flags of a request: 1, the passive end does the same operations towards us, all the time; 2, these are RDMA Reads
+//! and not Writes. Its Writes and Reads use the memory that the request names, and it counts them in 8 bytes of its
+//! own memory. Flags of the accept: 1, the passive end's function is simulated.
 
 use udapl::RmrTriplet;
 
 const MAGIC: [u8; 8] = *b"datctl 2";
-/// The longest message.
+/// Bytes of the longest message.
 pub(crate) const MAX_BYTES: u64 = 1 << 30;
 
-/// What the passive end does on a connection.
+/// The passive end's part on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Sends every message back.
     Echo = 0,
-    /// Takes messages and forgets them.
+    /// Takes messages and discards them.
     Sink = 1,
-    /// Gives memory to write to and read from.
+    /// Lends memory to write to and read from.
     Memory = 2,
-    /// Nothing: the connection is all that is wanted.
+    /// Does nothing: only the connection is wanted.
     Nothing = 3,
 }
 
-/// What the passive end does besides, all the time, to the memory of the active one.
+/// Operations of the passive end on the memory of the active one, all the time, besides its role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reverse {
-    /// It reads what it would otherwise write; a sink sends.
+    /// True: it reads instead of writing; a sink sends in either case.
     pub(crate) reads: bool,
     pub(crate) memory: RmrTriplet,
 }
 
-/// What the active end says.
+/// Private data of the active end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) role: Role,
-    /// Connections that follow this one.
+    /// Number of connections that follow this one.
     pub(crate) more: u16,
-    /// Messages under way at a time.
+    /// Messages outstanding at a time.
     pub(crate) depth: u32,
     /// Bytes of the longest message.
     pub(crate) bytes: u64,
@@ -74,7 +74,7 @@ impl Hello {
         data
     }
 
-    /// Nothing for what no datctl of this version says.
+    /// Decodes a request; `None` if no datctl of this version can have sent it.
     pub(crate) fn decode(data: &[u8]) -> Option<Self> {
         let (magic, rest) = data.split_first_chunk()?;
         let (&[role, flags], rest) = rest.split_first_chunk()?;
@@ -114,13 +114,13 @@ impl Hello {
     }
 }
 
-/// What the passive end says.
+/// Private data of the passive end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Told {
     pub(crate) memory: RmrTriplet,
-    /// Where it counts what it does by itself.
+    /// Address of the count of its own operations.
     pub(crate) count: u64,
-    /// Its function is played by a program.
+    /// True if its function is simulated.
     pub(crate) simulated: bool,
 }
 
@@ -135,7 +135,7 @@ impl Told {
         data
     }
 
-    /// Nothing for what no datctl of this version says.
+    /// Decodes an accept; `None` if no datctl of this version can have sent it.
     pub(crate) fn decode(data: &[u8]) -> Option<Self> {
         let (magic, rest) = data.split_first_chunk()?;
         let (&[0, 0, 0, flags @ (0 | 1)], rest) = rest.split_first_chunk()? else {
@@ -156,7 +156,7 @@ impl Told {
         })
     }
 
-    /// The 8 bytes of the count.
+    /// Returns the place of the count's 8 bytes.
     pub(crate) fn count(&self) -> RmrTriplet {
         RmrTriplet {
             target_address: self.count,

@@ -1,4 +1,4 @@
-//! `datctl info`: what an adapter is, can do, and how it is.
+//! `datctl info`: identity, capabilities and state of an adapter.
 
 use std::error::Error;
 
@@ -29,7 +29,7 @@ pub(crate) struct Info {
     options: AdapterOptions,
 }
 
-/// What an adapter is.
+/// An adapter, as it is shown.
 #[derive(Serialize)]
 pub(crate) struct Adapter {
     adapter: String,
@@ -44,19 +44,19 @@ pub(crate) struct Adapter {
     gids: Vec<Gid>,
     capabilities: Capabilities,
     limits: Limits,
-    /// Whether it takes part in the network; if it was to and cannot, why.
+    /// State in the network; the reason if the adapter was to join it and cannot.
     network: String,
-    /// What the function does without, since its firmware refused a command.
+    /// Features that the function lacks because its firmware refused a command.
     without: Vec<String>,
     bring_up: BringUp,
     pub(crate) health: Health,
-    /// What came of the self test; only where it is asked for.
+    /// Result of the self test; only if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     selftest: Option<String>,
-    /// What it has counted so far; only where it is asked for.
+    /// Counters so far; only if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     counters: Option<Counted>,
-    /// A person is shown all of it.
+    /// True if a person is shown all of it.
     #[serde(skip)]
     all: bool,
 }
@@ -64,22 +64,22 @@ pub(crate) struct Adapter {
 #[derive(Serialize)]
 pub(crate) struct Port {
     pub(crate) mac: String,
-    /// Frames can pass now.
+    /// True if frames can pass now.
     pub(crate) link_up: bool,
-    /// What the vport's owner wants: `up`, `down`, or `follows` the port.
+    /// Link state that the vport's owner sets: `up`, `down`, or `follows` the port.
     pub(crate) vport_admin: String,
-    /// As IP counts it; `None` if neither port nor vport says.
+    /// MTU as IP counts it; `None` if neither port nor vport reports one.
     ip_mtu_bytes: Option<u32>,
-    /// As the hardware counts, with Ethernet header, VLAN tag and check sequence.
+    /// MTU as the hardware counts it, with Ethernet header, VLAN tag and check sequence.
     mtu_bytes: u32,
-    /// The vport's, counted so.
+    /// MTU of the vport, as the hardware counts it.
     vport_mtu_bytes: Option<u32>,
-    /// The port's, counted so, and the largest it could have; `None` for those who may not see the port.
+    /// MTU of the port, as the hardware counts it, and its maximum; `None` for functions that may not see the port.
     port_mtu_bytes: Option<[u32; 2]>,
-    /// Payload of the largest packet.
+    /// Payload bytes of the largest packet.
     path_mtu_bytes: u32,
     node_guid: String,
-    /// What the e-switch was told: addresses and VLANs that are for this function.
+    /// Lists that the e-switch was given: addresses and VLANs of this function.
     pub(crate) unicast: Vec<String>,
     multicast: Vec<String>,
     vlans: Vec<u16>,
@@ -89,11 +89,11 @@ pub(crate) struct Port {
 struct Gid {
     index: u8,
     address: String,
-    /// Bits that it has in common with all addresses on the link.
+    /// Length of the prefix that all addresses on the link share, in bits.
     prefix: u8,
     gateway: Option<String>,
     vlan: Option<u16>,
-    /// Of frames in the VLAN.
+    /// Priority of frames in the VLAN.
     priority: Option<u8>,
 }
 
@@ -129,7 +129,7 @@ struct Limits {
 
 #[derive(Serialize)]
 struct BringUp {
-    /// On the function's clock, which is virtual in a simulation.
+    /// Milliseconds on the function's clock, which is virtual in a simulation.
     milliseconds: f64,
     commands: u64,
     firmware_pages: u64,
@@ -270,7 +270,7 @@ impl Port {
         }
     }
 
-    /// Link, MTUs and lists, one pair a line.
+    /// Returns link, MTUs and lists, one pair for each row.
     fn rows(&self) -> [(&'static str, String); 5] {
         let known =
             |mtu: Option<u32>| mtu.map_or_else(|| "unknown".to_owned(), |it| it.to_string());
@@ -333,7 +333,7 @@ impl Capabilities {
 }
 
 impl Adapter {
-    /// The device and its port in a sentence.
+    /// Returns the device and its port in a sentence.
     pub(crate) fn summary(&self) -> String {
         let (_, mtu) = self.port.rows()[2].clone();
         format!(

@@ -1,12 +1,12 @@
-//! The passive end of `ping`, `perf` and `cmtime`: does on each connection what the active end asks for.
+//! The passive end of `ping`, `perf` and `cmtime`: acts on each connection as the active end asks.
 //!
-//! It never waits by itself: [`Listener::serve`] does what there is to do, so that one thread can be both ends. One
-//! peer is served at a time, with as many connections as it makes. A peer that does not speak our language is turned
-//! away and the listener goes on. A peer that falls silent for longer than [`PATIENCE`] has died, and that is an error;
-//! an active end in no need of answers sends an empty message now and then.
+//! The listener never waits by itself: [`Listener::serve`] does the pending work, so that one thread can be both
+//! ends. One peer is served at a time, with as many connections as it makes. A peer that is no datctl of this version
+//! is rejected, and the listener goes on. A peer that is silent for longer than [`PATIENCE`] is taken for dead, which
+//! is an error; an active end that needs no answers sends an empty message now and then.
 //!
-//! Where the active end asks for it, operations of our own are under way all the time, until the connection ends; how
-//! many were done is counted in memory that it reads.
+//! If the active end asks for it, operations of the listener are outstanding all the time, until the connection ends.
+//! Their number is counted in memory that the active end reads.
 //!
 //! ```text
 //! slots of a connection's memory:
@@ -28,26 +28,26 @@ use crate::hello::{Hello, Reverse, Role, Told};
 
 /// Bytes of receives that are posted at a time, at most; but two messages in any case.
 const POOL_BYTES: u64 = 64 << 20;
-/// Cookies: the slot, and one of these for what we send: back, and by ourselves.
+/// Cookies: the slot, and a flag for messages that we send: an echo, or one of our own.
 const SENT: u64 = 1 << 32;
 const OWN: u64 = 1 << 33;
-/// Receives of a memory's connection, for the peer's empty messages.
+/// Receives of a memory connection, for the peer's empty messages.
 const EMPTY: u32 = 2;
-/// Events that are handled before somebody else has a turn: on a simulated function our own operations may end as
-/// fast as they are posted, and an active end in the same thread is to have about as many.
+/// Events that are handled before the active end runs. On a simulated function our own operations may end as fast as
+/// they are posted, and an active end in the same thread should have about as many.
 const TURN: usize = 4;
 
 /// The passive end.
 pub(crate) struct Listener {
     adapter: Adapter,
     simulated: bool,
-    /// The peer that is being served.
+    /// The peer that is served.
     peer: Option<IpAddr>,
     sessions: Vec<Session>,
-    /// Connections that are announced and have not come yet.
+    /// Connections that were announced and have not been requested yet.
     expected: Option<u16>,
     answered: u64,
-    /// When the peer, if there is one, has been silent for too long.
+    /// Time at which the peer, if there is one, has been silent for too long.
     deadline: Instant,
 }
 
@@ -57,15 +57,15 @@ struct Session {
     role: Role,
     bytes: usize,
     depth: u32,
-    /// Room for its events.
+    /// Number of EVD entries for its events.
     events: u32,
     reverse: Option<Reverse>,
-    /// Operations of our own that have ended.
+    /// Number of our own operations that have ended.
     done: u64,
 }
 
 impl Session {
-    /// The slot of the count and of empty messages.
+    /// Returns the slot of the count and of empty messages.
     fn last(region: &Region) -> usize {
         region.slots() - 1
     }
@@ -80,7 +80,7 @@ impl Listener {
         Self::on(Adapter::open(name, options)?, qualifier)
     }
 
-    /// On an adapter that is open.
+    /// Creates a passive end on an adapter that is open.
     pub(crate) fn on(mut adapter: Adapter, qualifier: u64) -> Result<Self, Box<dyn Error>> {
         let events = adapter.events;
         adapter
@@ -101,22 +101,22 @@ impl Listener {
         self.adapter.address()
     }
 
-    /// Messages that were sent back.
+    /// Returns the number of messages that were sent back.
     pub(crate) const fn answered(&self) -> u64 {
         self.answered
     }
 
-    /// The last connection that was announced has ended.
+    /// Returns true if the last announced connection has ended.
     pub(crate) fn is_done(&self) -> bool {
         self.expected == Some(0) && self.sessions.is_empty()
     }
 
-    /// Somebody is connected.
+    /// Returns true if a peer is connected.
     pub(crate) const fn has_session(&self) -> bool {
         !self.sessions.is_empty()
     }
 
-    /// Does what there is to do. False: nothing was.
+    /// Does the pending work. Returns false if there was none.
     pub(crate) fn serve(&mut self) -> Result<bool, Box<dyn Error>> {
         let mut busy = false;
         for _ in 0..TURN {
@@ -129,7 +129,7 @@ impl Listener {
         Ok(busy)
     }
 
-    /// Serves until the peer has done all it announced. Waits for a first peer for as long as it takes.
+    /// Serves until the peer has ended all connections it announced. Waits for a first peer without limit.
     pub(crate) fn run(&mut self) -> Result<(), Box<dyn Error>> {
         while !self.is_done() {
             if self.serve()? {
@@ -209,7 +209,7 @@ impl Listener {
         let region = match hello.role {
             Role::Nothing => None,
             Role::Echo | Role::Sink | Role::Memory => {
-                // A multiple of 8, since the count is one number to whoever reads it.
+                // A multiple of 8, because the peer reads the count as one number.
                 let slot_bytes = bytes.next_multiple_of(8);
                 let last = hello.role == Role::Memory || hello.reverse.is_some();
                 Some(
@@ -253,19 +253,19 @@ impl Listener {
             }
         }
         self.peer = Some(peer);
-        // Requests that are made at once may come in any order.
+        // Requests that are made at once may arrive in any order.
         let before = self.expected.filter(|_| self.sessions.len() > 1);
         self.expected = Some(before.map_or(hello.more, |before| before.min(hello.more)));
         Ok(self.adapter.ia.cr_accept(cr, Some(ep), &told.encode())?)
     }
 
-    /// Whether we do that, with how many requests and receives.
+    /// Returns the request with the number of DTOs in each direction, if the listener accepts it.
     fn takes(&self, peer: IpAddr, hello: Hello) -> Option<(Hello, u32, u32)> {
         let most = self.adapter.most_dtos();
         if hello.depth > most {
             return None;
         }
-        // Another connection of whoever is served; or somebody when nobody is.
+        // Another connection of the same peer, or a first one of any peer.
         if self.has_session() && self.peer != Some(peer) {
             return None;
         }
@@ -284,7 +284,7 @@ impl Listener {
             (_, None) => 1,
         };
         let promised: u32 = self.sessions.iter().map(|session| session.events).sum();
-        // A few are left for what happens to connections.
+        // Some entries are left for connection events.
         let room = promised + requests + receives <= EVENTS / 8 * 7;
         room.then_some((hello, requests, receives))
     }
@@ -307,7 +307,7 @@ impl Listener {
         Ok(())
     }
 
-    /// Begins what we are to do by ourselves.
+    /// Begins the listener's own operations.
     fn begin(&mut self, at: usize) -> Result<(), Box<dyn Error>> {
         if self.sessions[at].reverse.is_none() {
             return Ok(());
@@ -318,7 +318,7 @@ impl Listener {
         Ok(())
     }
 
-    /// One operation of our own.
+    /// Posts one of our own operations.
     fn act(&mut self, at: usize) -> Result<(), Box<dyn Error>> {
         let session = &self.sessions[at];
         let (Some(reverse), Some(region)) = (session.reverse, &session.region) else {
@@ -342,13 +342,13 @@ impl Listener {
     }
 
     fn completed(&mut self, done: &DtoCompletion) -> Result<(), Box<dyn Error>> {
-        // What was flushed belongs to a connection whose end is told separately.
+        // Flushed DTOs belong to a connection whose end is reported separately.
         let at = self.sessions.iter().position(|it| it.ep == done.ep);
         let Some(at) = at.filter(|_| done.status != DtoStatus::ErrFlushed) else {
             return Ok(());
         };
         if done.cookie == DtoCookie(OWN) {
-            // The peer hangs up in the middle of what we do; that it has, we are told.
+            // If the peer disconnects while our operations are outstanding, a connection event reports it.
             if done.status == DtoStatus::Success {
                 self.counted(at)?;
             }
@@ -373,7 +373,7 @@ impl Listener {
             .ep_post_send(done.ep, &[back], cookie, CompletionFlags::empty())?)
     }
 
-    /// An operation of our own has ended: the next one.
+    /// Counts one of our own operations that has ended, and posts the next.
     fn counted(&mut self, at: usize) -> Result<(), Box<dyn Error>> {
         let session = &mut self.sessions[at];
         session.done += 1;
@@ -383,17 +383,17 @@ impl Listener {
             region.memory.write_from(place, &count)?;
         }
         if let Err(refused) = self.act(at) {
-            // The peer has hung up, of which we are told next.
+            // The peer has disconnected; the next event reports it.
             tracing::debug!(%refused, "no more of our own");
         }
         Ok(())
     }
 }
 
-/// The seed of what the passive end's memory holds at first.
+/// Seed of the initial contents of the passive end's memory.
 pub(crate) const MEMORY_SEED: u32 = 0x5eed;
 
-/// Bytes that differ from place to place and from seed to seed.
+/// Returns bytes that differ from place to place and from seed to seed.
 pub(crate) fn pattern(seed: u32, bytes: usize) -> Vec<u8> {
     let mut state = seed | 1;
     (0..bytes)

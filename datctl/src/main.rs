@@ -14,9 +14,9 @@
 //! `accept` open an adapter by any name that `udapl::ia_open` knows, `record` the function of such a name. `sim serve`
 //! plays functions for other processes.
 //!
-//! What a person reads and what a program reads come from one structure each ([`report::Report`]). Errors go to the
-//! error stream as one line, and with `--json` also to the output as an object, so that a program always finds one
-//! there.
+//! The output for a person and the output for a program come from one structure each ([`report::Report`]). Errors go
+//! to the error stream as one line, and with `--json` also to the output as an object, so that a program always finds
+//! one there.
 #![forbid(unsafe_code)]
 
 mod accept;
@@ -274,7 +274,7 @@ fn main() -> ExitCode {
     match run(arguments.command, &machine, output) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        // Whoever read the output has seen enough.
+        // The reader of the output has closed it, which is no error.
         Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
         Err(error) => {
             output.fail(&*error);
@@ -286,14 +286,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// What is said beside the output: to the error stream as `RUST_LOG` asks, and with `accept` in all detail into its
-/// bundle.
+/// Sets up logging: to the error stream as `RUST_LOG` asks, and with `accept` in full detail into its bundle.
 fn log(command: &Command) {
-    // An acceptance run raises alarms on purpose, and its table says what came of each: warnings are in its bundle.
+    // An acceptance run raises alarms on purpose, and its table reports their results: warnings are in its bundle.
     let usual = if matches!(command, Command::Accept(_)) {
         "off"
     } else {
-        // Why there is no way to a peer is the command's error, with what can be done about it.
+        // A failed connect is reported as the command's error, with a remedy.
         "warn,dat_core::ia::call::ep::connect=error"
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(usual));
@@ -316,7 +315,7 @@ fn log(command: &Command) {
         .init();
 }
 
-/// Runs a command. False: it ran, and what it found is not ok.
+/// Runs a command. Returns false if it ran and its result is not ok.
 fn run(command: Command, machine: &Machine, output: Output) -> Result<bool, Box<dyn Error>> {
     match command {
         Command::Devices => output.show(&devices::run(machine))?,

@@ -1,4 +1,4 @@
-//! `datctl man`: where its pages went, as every command of the tool reports.
+//! `datctl man`: writes the manual pages and reports their place, as every command does.
 
 use std::error::Error;
 use std::io::{Write, stdout};
@@ -37,7 +37,7 @@ pub(crate) fn man(command: Command, man: &Man, output: Output) -> Result<(), Box
     Ok(output.show(&Written { folder, pages })?)
 }
 
-/// Prints the script.
+/// Prints the completion script.
 pub(crate) fn completions(
     command: Command,
     completions: &Completions,

@@ -19,9 +19,9 @@ use crate::perf::amount::size;
 use crate::report::{Output, Report, table};
 use crate::value::within;
 
-/// How long the answer to an echo may take.
+/// Longest wait for the answer to an echo request.
 const ECHO_WITHIN: Duration = Duration::from_secs(2);
-/// How often it is looked for.
+/// Interval between two looks for the answer.
 const LOOK: Duration = Duration::from_millis(10);
 /// Cookies.
 const SEND: u64 = 1;
@@ -43,7 +43,7 @@ pub(crate) struct Ping {
     bytes: u64,
 }
 
-/// What the round trips took.
+/// Times of the round trips.
 #[derive(Serialize)]
 pub(crate) struct Trips {
     adapter: String,
@@ -73,13 +73,13 @@ pub(crate) fn run(ping: &Ping, output: Output) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Echoes of a node, one after the other.
+/// Sends ICMP echoes to a node, one after the other.
 fn echoes(ping: &Ping, node: IpAddr, output: Output) -> Result<(), Box<dyn Error>> {
     let name = &ping.ends.name;
     let mut adapter = Adapter::open(name, &ping.ends.options.open_options())?;
     let (mut trips, mut bytes) = (Vec::new(), 0);
     for number in 0..ping.count {
-        // CAST: numbers of echoes wrap.
+        // CAST: sequence numbers of echoes wrap.
         #[expect(clippy::cast_possible_truncation, reason = "they wrap")]
         let sequence = number as u16;
         let give_up = deadline();

@@ -1,4 +1,4 @@
-//! `datctl sim profiles`: what a simulated function can be.
+//! `datctl sim profiles`: the profiles of a simulated function.
 
 use std::error::Error;
 
@@ -22,9 +22,9 @@ struct Known {
     psid: String,
     /// `ethernet` or `infiniband`.
     link: &'static str,
-    /// Whether anything is known of its virtual functions.
+    /// True if the profile describes virtual functions.
     virtual_functions: bool,
-    /// Whether RMRs can be bound.
+    /// True if RMRs can be bound.
     memory_windows: bool,
 }
 

@@ -1,18 +1,18 @@
-//! What a port does with priorities and about congestion, as far as a function is told, in words.
+//! Priorities and congestion control of a port, as far as the function may read them, in words.
 
 use hw_mlx::{PortQos, TrustState};
 use serde::Serialize;
 
-/// Where the physical function's side is told of, and what it sets there.
+/// Text for a setting that only the physical function's side can read and set.
 const NOT_TOLD: &str = "not told to this function; the physical function's side";
 
-/// What the port does. `None`: this function is not told.
+/// Settings of the port. `None`: the function may not read them.
 #[derive(Serialize)]
 pub(crate) struct Qos {
     flow_control: Option<FlowControl>,
     /// `pcp`, `dscp`, or a number.
     trust: Option<String>,
-    /// Code points that have another priority than 0: the code point, and the priority.
+    /// Code points with another priority than 0: the code point, and the priority.
     dscp_priorities: Option<Vec<(usize, u8)>>,
     congestion_control: Option<Congestion>,
 }
@@ -35,7 +35,7 @@ struct Congestion {
     cnp_priority: Option<u8>,
 }
 
-/// The numbers of the bits that are set.
+/// Returns the numbers of the bits that are set.
 fn numbers(bits: u8) -> Vec<u8> {
     (0..8).filter(|bit| bits >> bit & 1 != 0).collect()
 }
@@ -75,7 +75,7 @@ impl Qos {
         }
     }
 
-    /// One pair a line.
+    /// Returns one pair for each row.
     pub(crate) fn rows(&self) -> [(&'static str, String); 3] {
         let on = |is_on: bool| if is_on { "on" } else { "off" };
         let flow = self.flow_control.as_ref().map_or_else(

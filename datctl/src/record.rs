@@ -1,12 +1,12 @@
-//! `datctl record`: what a function says of itself, as one file.
+//! `datctl record`: a function's description of itself, as one file.
 //!
-//! The function is reset, asked everything, and taken down again (`hw_mlx::bringup::Record`); nobody may have it open
-//! meanwhile. The file is a profile of the simulator: `sim:a,profile=FILE` says of itself what the function said. What
-//! names the card is replaced in it.
+//! The function is reset, queried for everything, and taken down again (`hw_mlx::bringup::Record`); no other program
+//! may have it open meanwhile. The file is a profile of the simulator: `sim:a,profile=FILE` answers as the function
+//! did. Identifiers of the card are replaced.
 //!
-//! A file that is there is never written over. The new one is written beside its place under another name, so that a
-//! record is there whole or not at all, and that file is made before the function is touched: a directory that cannot
-//! be written to costs nobody a reset.
+//! An existing file is never overwritten. The new one is written under another name in the same directory, so that a
+//! record is complete or absent. That file is created before the function is touched, so that an unwritable directory
+//! causes no reset.
 
 use std::error::Error;
 use std::fs::{self, File, OpenOptions};
@@ -28,7 +28,7 @@ pub(crate) struct Record {
     file: PathBuf,
 }
 
-/// What was recorded.
+/// A record that was made.
 #[derive(Serialize)]
 pub(crate) struct Recorded {
     function: String,
@@ -40,9 +40,9 @@ pub(crate) struct Recorded {
     capability_pages: usize,
     registers: usize,
     commands: usize,
-    /// Of these, those that the device refused.
+    /// Commands among these that the device refused.
     refused: Vec<String>,
-    /// A simulated function that says of itself what the function said.
+    /// Name of a simulated function that answers as the recorded one.
     simulated: String,
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn run(record: &Record) -> Result<Recorded, Box<dyn Error>> {
     })
 }
 
-/// Records the function that `open` gives into a file.
+/// Records the function that `open` returns into a file.
 pub(crate) fn keep(
     name: &str,
     file: &Path,
@@ -84,7 +84,7 @@ impl Recorded {
         }
     }
 
-    /// In one line.
+    /// Returns a summary in one line.
     pub(crate) fn summary(&self) -> String {
         format!(
             "{}, firmware {}: {} capability pages, {} registers, {} commands, of which {} were refused",
@@ -115,7 +115,7 @@ impl Report for Recorded {
     }
 }
 
-/// What the profile calls itself: the file's name, of letters that a profile's name may have.
+/// Returns the profile's own name: the file's name, reduced to letters that a profile's name may have.
 fn profile_name(file: &Path) -> String {
     let stem = file.file_stem().unwrap_or_default().to_string_lossy();
     stem.chars()
@@ -127,7 +127,7 @@ fn profile_name(file: &Path) -> String {
         .collect()
 }
 
-/// A name that is a path to who reads profiles, and no generation.
+/// Returns the file's name in a form that is read as a path, and not as the name of a generation.
 fn as_path(file: &Path) -> String {
     let text = file.display().to_string();
     if text.contains('/') || text.ends_with(".toml") {
@@ -137,7 +137,7 @@ fn as_path(file: &Path) -> String {
     }
 }
 
-/// A file that is not in its place yet; gone if it does not get there.
+/// A file that is not in its place yet; it is removed unless it gets there.
 struct Draft {
     file: File,
     path: PathBuf,
@@ -167,12 +167,12 @@ impl Draft {
         })
     }
 
-    /// Writes it and puts it in its place, if that is still free.
+    /// Writes the file and links it into its place, if that is still free.
     fn keep(mut self, text: &str) -> Result<(), String> {
         let failed = |error: io::Error| format!("{}: {error}", self.place.display());
         self.file.write_all(text.as_bytes()).map_err(failed)?;
         self.file.sync_all().map_err(failed)?;
-        // A second name, since renaming would replace what somebody has put there meanwhile. The first one goes with
+        // A hard link, because renaming would replace a file that was put there meanwhile. The first name goes with
         // `self`.
         fs::hard_link(&self.path, &self.place).map_err(|error| {
             if error.kind() == io::ErrorKind::AlreadyExists {
@@ -186,7 +186,7 @@ impl Draft {
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        // It was ours, and nobody else knows of it; left behind it would do no harm.
+        // The file is ours and unknown to others; if it remains, it does no harm.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -215,7 +215,7 @@ mod tests {
         drop(Draft::beside(&place).expect("a draft"));
         assert!(names().is_empty(), "{:?}", names());
         let draft = Draft::beside(&place).expect("a draft");
-        // Somebody is faster.
+        // Another process creates the file first.
         fs::write(&place, "theirs").expect("written");
         let error = draft.keep("ours").expect_err("it is not free");
         assert!(error.contains("is there already"), "{error}");
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(names(), ["card.toml"]);
         let error = Draft::beside(&place).err().expect("it is not free");
         assert!(error.contains("is there already"), "{error}");
-        // A link to nowhere is something, too.
+        // A dangling link counts as an existing file, too.
         let link = directory.path().join("link");
         std::os::unix::fs::symlink("/nonexistent/x", &link).expect("a link");
         assert!(Draft::beside(&link).is_err());

@@ -1,10 +1,10 @@
-//! What a command has to say: one structure, printed as a table or as JSON.
+//! The output of a command: one structure, printed as a table or as JSON.
 //!
 //! JSON is one object a line and ends with a newline, also for errors, so that a program reads lines. Field names are
 //! the contract; the tables are for people and may change.
 //!
-//! On a terminal tables keep to its width, and verdicts have colours unless `NO_COLOR` is set (no-color.org). What goes
-//! into a pipe or a file is plain, and as wide as it is.
+//! On a terminal tables keep to its width, and verdicts have colours unless `NO_COLOR` is set (no-color.org). Output
+//! to a pipe or a file is plain, and as wide as needed.
 
 use std::error::Error;
 use std::io::{self, IsTerminal, Write, stderr, stdout};
@@ -13,19 +13,19 @@ use comfy_table::presets::NOTHING;
 use comfy_table::{ContentArrangement, Table};
 use serde::Serialize;
 
-/// Something that can be shown.
+/// A result that can be shown.
 pub(crate) trait Report: Serialize {
-    /// For a person, without a newline at the end.
+    /// Returns the text for a person, without a newline at the end.
     fn human(&self) -> String;
 
-    /// The same on a terminal that shows colours.
+    /// Returns the text for a terminal that shows colours.
     fn coloured(&self) -> String {
         self.human()
     }
 }
 
-/// The command line cannot be meant, which only shows when all of it is looked at. The exit status is 2, as for what
-/// the parser refuses.
+/// An error in the command line that the parser cannot see, because it concerns several options. The exit status is
+/// 2, as for the parser's own errors.
 #[derive(Debug)]
 pub(crate) struct Usage(pub(crate) String);
 
@@ -37,7 +37,7 @@ impl std::fmt::Display for Usage {
 
 impl Error for Usage {}
 
-/// What a word is shown in.
+/// Colours of a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ink {
     Green,
@@ -46,7 +46,7 @@ pub(crate) enum Ink {
 }
 
 impl Ink {
-    /// The words in this colour (ECMA-48, SGR 31 to 33).
+    /// Returns the words in this colour (ECMA-48, SGR 31 to 33).
     pub(crate) fn on(self, words: &str) -> String {
         let number = match self {
             Self::Red => 31,
@@ -57,12 +57,12 @@ impl Ink {
     }
 }
 
-/// Whether colours are wanted where output goes to; `NO_COLOR` counts if it is not empty.
+/// Returns true if the output should have colours; `NO_COLOR` counts if it is not empty.
 fn wants_colours(is_terminal: bool, no_color: Option<&str>, term: Option<&str>) -> bool {
     is_terminal && no_color.is_none_or(str::is_empty) && term.is_some_and(|term| term != "dumb")
 }
 
-/// The same for this process and a stream of it.
+/// Returns true if a stream of this process should have colours.
 pub(crate) fn has_colours(stream: &impl IsTerminal) -> bool {
     let variable = |name| std::env::var(name).ok();
     wants_colours(
@@ -78,14 +78,14 @@ impl Report for simnic::steer::Answer {
     }
 }
 
-/// How reports are shown.
+/// Form of the reports.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Output {
     pub(crate) json: bool,
 }
 
 impl Output {
-    /// Prints a report at once, so that whoever reads a pipe has it.
+    /// Prints a report at once, so that the reader of a pipe has it.
     pub(crate) fn show(self, report: &impl Report) -> io::Result<()> {
         let text = if self.json {
             serde_json::to_string(report)?
@@ -99,9 +99,9 @@ impl Output {
         out.flush()
     }
 
-    /// Says why the command failed: one line for a person, and for a program one object.
+    /// Prints why the command failed: one line for a person, and for a program one object.
     pub(crate) fn fail(self, error: &dyn Error) {
-        // When nobody reads the streams any more there is nobody to tell.
+        // If the streams are closed, the error cannot be reported.
         let who = if has_colours(&stderr()) {
             Ink::Red.on("datctl:")
         } else {
@@ -115,7 +115,7 @@ impl Output {
     }
 }
 
-/// An empty one, as wide as the terminal, or as it has to be.
+/// Returns an empty table, as wide as the terminal or as its contents.
 fn plain() -> Table {
     let mut table = Table::new();
     table.load_preset(NOTHING);
@@ -140,13 +140,13 @@ pub(crate) fn table<const N: usize>(
     table.trim_fmt()
 }
 
-/// A number, and of what: `1 endpoint`, `2 endpoints`.
+/// Formats a number with its noun: `1 endpoint`, `2 endpoints`.
 pub(crate) fn counted(number: usize, what: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {what}{plural}")
 }
 
-/// Names and values, one pair a line.
+/// Returns a table of names and values, one pair for each row.
 pub(crate) fn pairs(rows: impl IntoIterator<Item = (&'static str, String)>) -> String {
     let mut table = plain();
     for (name, value) in rows {

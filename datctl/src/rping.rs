@@ -1,4 +1,5 @@
-//! `datctl rping`: what `rping` of librdmacm does, over DAT. The other end may be any RDMA stack with an `rdma_cm`.
+//! `datctl rping`: the protocol of librdmacm's `rping`, over DAT. The other end may be any RDMA stack with an
+//! `rdma_cm`.
 //!
 //! | Active end | Passive end |
 //! |---|---|
@@ -6,11 +7,12 @@
 //! | says where it wants it | writes it there (RDMA Write), says so |
 //! | compares, and begins again or hangs up | |
 //!
-//! Every message has 16 bytes, big-endian: address 8, R_Key 4, length 4 (rdma-core, librdmacm/examples/rping.c). What
-//! the passive end says has no contents. The text is a C string that fills its buffer, because a passive `rping` writes
-//! back as much as `strlen` finds.
+//! Every message has 16 bytes, big-endian: address 8, R_Key 4, length 4 (rdma-core, librdmacm/examples/rping.c). The
+//! contents of the passive end's messages do not matter. The text is a C string that fills its buffer, because a
+//! passive `rping` writes back as many bytes as `strlen` finds.
 //!
-//! The active end is here and waits for one thing after the other; the passive one ([`server`]) has several peers.
+//! The active end is in this module and waits for one event after the other; the passive one ([`server`]) has several
+//! peers.
 
 mod server;
 
@@ -33,20 +35,20 @@ use self::server::Server;
 
 /// Bytes of a message.
 const MESSAGE_BYTES: usize = 16;
-/// The longest text with its zero; longer buffers `rping` does not have.
+/// Bytes of the longest text with its zero; `rping` has no longer buffers.
 const MAX_TEXT_BYTES: u32 = 65_535;
-/// Bytes of the shortest text: as `rping`, with room for any number.
+/// Bytes of the shortest text: as in `rping`, with room for any number.
 const MIN_TEXT_BYTES: u32 = 27;
 const SLOT_BYTES: usize = 1 << 16;
 
-/// What the slots of our memory are for.
+/// Slots of our memory.
 const OUTBOX: usize = 0;
 const INBOX: usize = 1;
 const SOURCE: usize = 2;
 const SINK: usize = 3;
 const SLOTS: usize = 4;
 
-/// Cookies: each kind of DTO is under way once at most.
+/// Cookies, one for each kind of DTO; one of each kind is outstanding at most.
 const RECEIVE: usize = 0;
 const SEND: usize = 1;
 const RDMA: usize = 2;
@@ -116,7 +118,7 @@ pub(crate) fn run(rping: &Rping, output: Output) -> Result<(), Box<dyn Error>> {
     Ok(output.show(&answered)?)
 }
 
-/// `--transport`
+/// Parses `--transport`.
 fn transport(list: &str) -> Result<EpTransport, String> {
     let mut transport = EpTransport::default();
     for setting in list.split(',').filter(|_| !list.is_empty()) {
@@ -130,14 +132,14 @@ fn transport(list: &str) -> Result<EpTransport, String> {
     Ok(transport)
 }
 
-/// An unconnected endpoint with these settings.
+/// Creates an unconnected endpoint with these settings.
 fn endpoint(adapter: &mut Adapter, transport: &EpTransport) -> Result<EpHandle, Box<dyn Error>> {
     let ep = adapter.endpoint(4, 2)?;
     adapter.set_transport(ep, transport)?;
     Ok(ep)
 }
 
-/// Round trips with a passive `rping`, and how long they took.
+/// Makes round trips with a passive `rping`, and returns their times.
 pub(crate) fn trips(
     adapter: Adapter,
     (peer, port): (IpAddr, u64),
@@ -159,12 +161,12 @@ struct End {
     adapter: Adapter,
     ep: EpHandle,
     region: Region,
-    /// Lengths of the DTOs that have ended, by cookie.
+    /// Lengths of the completed DTOs, by cookie.
     ended: [Option<u64>; KINDS],
 }
 
 impl End {
-    /// An unconnected end with a receive posted.
+    /// Creates an unconnected end with a receive posted.
     fn new(mut adapter: Adapter, transport: &EpTransport) -> Result<Self, Box<dyn Error>> {
         let ep = endpoint(&mut adapter, transport)?;
         let region = adapter.region(SLOTS, SLOT_BYTES)?;
@@ -201,7 +203,7 @@ impl End {
     }
 
     fn established(&mut self) -> Result<(), Box<dyn Error>> {
-        // The receive of an attempt that fails is given back, perhaps before it is said why.
+        // The receive of a failed attempt is flushed, possibly before the reason is reported.
         let event = loop {
             let event = self.event()?;
             if !matches!(&event, Event::Dto(done) if done.status == DtoStatus::ErrFlushed) {
@@ -215,7 +217,7 @@ impl End {
         Err(self.adapter.instead_of(self.ep, "a connection", &event))
     }
 
-    /// One round trip as the active end.
+    /// Makes one round trip as the active end.
     fn ask(&mut self, number: u32, bytes: u32) -> Result<Duration, Box<dyn Error>> {
         let start = Instant::now();
         let text = text(number, bytes);
@@ -256,7 +258,8 @@ impl End {
         self.finish(SEND)
     }
 
-    /// The next message; nothing, if the peer hangs up. The next but one has its receive.
+    /// Returns the next message; nothing if the peer disconnects. The receive for the message after it is posted
+    /// again.
     fn hear(&mut self) -> Result<Option<RmrTriplet>, Box<dyn Error>> {
         let Some(length) = self.end_of(RECEIVE)? else {
             return Ok(None);
@@ -277,7 +280,7 @@ impl End {
         }
     }
 
-    /// Bytes that the DTO of this kind transferred, when it has ended; nothing, if the peer hangs up before that.
+    /// Waits for the DTO of this kind and returns its bytes; nothing if the peer disconnects before that.
     fn end_of(&mut self, kind: usize) -> Result<Option<u64>, Box<dyn Error>> {
         loop {
             if let Some(length) = self.ended[kind].take() {
@@ -290,7 +293,7 @@ impl End {
                 } else if done.status != DtoStatus::ErrFlushed {
                     return Err(self.adapter.dto_failed(done));
                 }
-                // What was flushed belongs to a connection whose end is told separately.
+                // Flushed DTOs belong to a connection whose end is reported separately.
             } else if let Event::Connection(change) = &event
                 && change.kind == ConnectionEventKind::Disconnected
             {
@@ -329,7 +332,7 @@ impl End {
     }
 }
 
-/// Bytes of a place that the peer names, if our memory can hold them.
+/// Returns the bytes of a place that the peer names, if our memory can hold them.
 fn place_bytes(place: &RmrTriplet) -> Result<usize, Box<dyn Error>> {
     usize::try_from(place.segment_length)
         .ok()
@@ -337,7 +340,7 @@ fn place_bytes(place: &RmrTriplet) -> Result<usize, Box<dyn Error>> {
         .ok_or_else(|| format!("a text of {} bytes is too long", place.segment_length).into())
 }
 
-/// A C string that fills its buffer, another for each number.
+/// Returns a C string that fills its buffer, a different one for each number.
 fn text(number: u32, bytes: u32) -> Vec<u8> {
     let letters = (b'A'..=b'z').cycle().skip(number as usize % 58);
     let mut text: Vec<u8> = format!("rdma-ping-{number}: ")

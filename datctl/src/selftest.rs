@@ -6,10 +6,10 @@ use driver::Function;
 use hw_mlx::HcaConfig;
 use hw_mlx::selftest::{self, Passed};
 
-/// Has a function that nobody has open send to itself, and says what came of it.
+/// Makes an unused function send to itself, and describes the result.
 ///
 /// # Errors
-/// The layer that it does not get past, what happened there, and what to look at.
+/// The layer that failed, the failure, and the things to check.
 pub(crate) fn sentence(function: Function) -> Result<String, Box<dyn Error>> {
     let passed = selftest::run(function, HcaConfig::new()).map_err(|failed| {
         format!(

@@ -1,11 +1,11 @@
-//! Values of the command line: what is none is refused with what would be one.
+//! Values of the command line. The error for an invalid value says which values are valid.
 
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-/// A parser of a number within bounds, for clap.
+/// Returns a parser, for clap, of a number within bounds.
 pub(crate) fn within<N: FromStr + PartialOrd + Display + Clone>(
     bounds: RangeInclusive<N>,
 ) -> impl Fn(&str) -> Result<N, String> + Clone {
@@ -21,7 +21,7 @@ pub(crate) fn within<N: FromStr + PartialOrd + Display + Clone>(
     }
 }
 
-/// An address of an adapter or a peer.
+/// Parses the address of an adapter or a peer.
 pub(crate) fn address(text: &str) -> Result<IpAddr, String> {
     text.parse().map_err(|_| match text.split_once('%') {
         Some((address, _)) => {
@@ -31,7 +31,7 @@ pub(crate) fn address(text: &str) -> Result<IpAddr, String> {
     })
 }
 
-/// Where to be reached on this machine.
+/// Parses a socket address on this machine.
 pub(crate) fn socket(text: &str) -> Result<SocketAddr, String> {
     let wrong = |_| format!("{text:?} is no address with a port, such as 127.0.0.1:9401");
     text.parse().map_err(wrong)

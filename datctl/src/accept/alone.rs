@@ -26,7 +26,7 @@ pub(super) fn rdma_alone(subject: &Subject<'_>) -> Result<Outcome, Box<dyn Error
         let connection = pair.connect(SHORT, Receives::Own)?;
         let mut messages = 0;
         for kind in Kind::ALL {
-            // An inline send has room for little.
+            // An inline send takes only short messages.
             let bytes = if kind == Kind::InlineSend {
                 1
             } else {

@@ -1,4 +1,4 @@
-//! What both sides counted while a line ran, and what follows from it.
+//! The counters of both sides while a line ran, and the conclusion from them.
 //!
 //! A line between two functions fails in one of three places: at the sender, at the receiver, or between them, in the
 //! e-switch or on the wire. The vports' own counters tell them apart: frames of queue pairs that the sender's vport
@@ -13,30 +13,30 @@ use udapl::{DeviceCounters, QueueCounters, VportCounters};
 use super::pair::Pair;
 use crate::report::{Report, table};
 
-/// The differences, a side each; one side if the function talked with itself.
+/// Differences of the counters: one entry for each side, or one entry if the function talked with itself.
 #[derive(Serialize)]
 pub(super) struct Between {
     sides: Vec<Side>,
-    /// Whether the line failed.
+    /// True if the line failed.
     failed: bool,
 }
 
-/// What a function counted while the line ran.
+/// Differences of one function's counters while the line ran.
 #[derive(Serialize)]
 struct Side {
     name: String,
-    /// Of its vport, those that are not 0; `None` if the device does not tell.
+    /// Counters of its vport that are not 0; `None` if the device does not report them.
     vport: Option<Counts>,
-    /// Of its queue pairs, likewise.
+    /// Counters of its queue pairs that are not 0; `None` if the device does not report them.
     queue: Option<Counts>,
 }
 
 type Counts = Vec<(&'static str, u64)>;
 
-/// Counters of queue pairs have 32 bits.
+/// Mask of the queue pairs' counters, which have 32 bits.
 const QUEUE_COUNTER: u64 = 0xffff_ffff;
 
-/// Runs a line on a pair; what came of it, with the conclusion from the counters, and the counters for `keep`.
+/// Runs a line on a pair and passes the counters to `keep`. Returns the line's result with the conclusion appended.
 pub(super) fn counted(
     pair: &mut Pair,
     keep: impl FnOnce(&Between) -> Result<(), Box<dyn Error>>,
@@ -63,7 +63,7 @@ pub(super) fn counted(
     }
 }
 
-/// What came of a line, with something said behind it.
+/// Appends `more` to the result of a line.
 fn with(outcome: Result<String, Box<dyn Error>>, more: &str) -> Result<String, Box<dyn Error>> {
     match outcome {
         Ok(found) => Ok(format!("{found}; {more}")),
@@ -85,7 +85,7 @@ fn queue(counters: &QueueCounters) -> Counts {
     counters.named().collect()
 }
 
-/// What was added, of those that something was added to.
+/// Returns the counters that grew, with their increments.
 fn added(before: &[(&'static str, u64)], after: &[(&'static str, u64)], width: u64) -> Counts {
     let was = |name: &str| before.iter().find(|(other, _)| *other == name);
     let more = |(name, now): &(&'static str, u64)| {
@@ -124,7 +124,7 @@ impl Between {
         }
     }
 
-    /// From each side to the other.
+    /// Returns the directions: from each side to the other.
     fn ways(&self) -> Vec<Way<'_>> {
         let way = |from, to| Way { from, to };
         match &self.sides[..] {
@@ -134,7 +134,7 @@ impl Between {
         }
     }
 
-    /// How many went which way.
+    /// Returns the number of frames in each direction, in words.
     fn frames(&self) -> String {
         let told: Option<Vec<String>> = self
             .ways()
@@ -147,7 +147,7 @@ impl Between {
         )
     }
 
-    /// What follows from the counters.
+    /// Returns the conclusion if the line failed, else the numbers of frames.
     fn end(&self) -> String {
         if self.failed {
             self.conclusion()
@@ -187,7 +187,7 @@ impl Between {
 }
 
 impl Side {
-    /// A counter of the vport; `None` if the device does not tell.
+    /// Returns a counter of the vport; `None` if the device does not report it.
     fn count(&self, name: &str) -> Option<u64> {
         let counts = self.vport.as_ref()?;
         let count = counts.iter().find(|(other, _)| *other == name);
@@ -195,7 +195,7 @@ impl Side {
     }
 }
 
-/// From one side to the other.
+/// The direction from one side to the other.
 struct Way<'a> {
     from: &'a Side,
     to: &'a Side,
@@ -210,14 +210,14 @@ impl Way<'_> {
         self.to.count("rx_vport_rdma_unicast_packets")
     }
 
-    /// What the sender has heard of others.
+    /// RDMA frames that the sender has received.
     fn heard(&self) -> u64 {
         self.from
             .count("rx_vport_rdma_unicast_packets")
             .unwrap_or(0)
     }
 
-    /// Frames of the Ethernet port, among them those that look for a neighbour.
+    /// Frames of the sender's Ethernet port, neighbour discovery included.
     fn others(&self) -> u64 {
         ["unicast", "multicast", "broadcast"]
             .into_iter()
@@ -225,7 +225,7 @@ impl Way<'_> {
             .sum()
     }
 
-    /// The fault in this direction; `None` if all frames arrived, or the device has no counters.
+    /// Returns the fault in this direction; `None` if all frames arrived, or the device has no counters.
     fn fault(&self) -> Option<String> {
         let (sent, received) = (self.sent()?, self.received()?);
         let (from, to) = (&self.from.name, &self.to.name);
@@ -332,7 +332,7 @@ mod tests {
                 "7 frames were sent by a and 5 were received by b",
                 "MTU",
             ),
-            // The way back.
+            // The opposite direction.
             (
                 &[(SENT, 7)],
                 &[(RECEIVED, 7), (SENT, 6)],

@@ -1,4 +1,4 @@
-//! The directory that a run is kept in, for whoever is to look at it later.
+//! The directory in which a run is kept for later analysis.
 //!
 //! | File | Is |
 //! |---|---|
@@ -13,8 +13,8 @@
 //! All but the records holds MACs, GUIDs and addresses. The trace ends at [`TRACE_BYTES`], so that a soak of days fits
 //! a disk.
 //!
-//! A disk that is full ends the trace and the capture, and costs the report, but not the run: its table is shown, and
-//! what could not be kept is told behind it.
+//! A full disk ends the trace and the capture, and costs the report, but the run goes on: its table is shown,
+//! followed by the files that could not be kept.
 
 use std::error::Error;
 use std::fs::{self, File};
@@ -25,19 +25,19 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::report::Report;
 
-/// The longest trace.
+/// Limit on the size of the trace, in bytes.
 const TRACE_BYTES: u64 = 256 << 20;
 
 const TRACE_NAME: &str = "trace.log";
 const WIRE_NAME: &str = "wire.pcapng";
 
-/// Where traces go once a run has begun.
+/// The trace of the run; unset until a run has begun.
 static TRACE: OnceLock<Mutex<Trace>> = OnceLock::new();
 
 struct Trace {
     file: File,
     left: u64,
-    /// What ended it before its time.
+    /// The error that ended the trace early.
     failed: Option<io::Error>,
 }
 
@@ -65,7 +65,7 @@ pub(super) struct Bundle {
 }
 
 impl Bundle {
-    /// Makes it, and lets the trace begin. A directory that is there is not written into: it may be another run's.
+    /// Creates the directory and begins the trace. An existing directory is refused: it may be another run's.
     pub(super) fn create(path: Option<&Path>) -> Result<Self, Box<dyn Error>> {
         let path = match path {
             Some(path) => path.to_owned(),
@@ -78,7 +78,7 @@ impl Bundle {
         fs::create_dir(&path).map_err(failed)?;
         let trace = path.join(TRACE_NAME);
         let file = File::create(&trace).map_err(|error| format!("{}: {error}", trace.display()))?;
-        // A second run in one process, as in tests, goes without.
+        // A second run in one process, as in tests, has no trace.
         let _ = TRACE.set(Mutex::new(Trace {
             file,
             left: TRACE_BYTES,
@@ -92,21 +92,21 @@ impl Bundle {
         &self.path
     }
 
-    /// Keeps a report, for a person and for a program.
+    /// Writes a report as text and as JSON.
     pub(super) fn add(&self, name: &str, report: &impl Report) -> Result<(), Box<dyn Error>> {
         self.keep(&format!("{name}.txt"), &(report.human() + "\n"))?;
         let json = serde_json::to_string_pretty(report)?;
         self.keep(&format!("{name}.json"), &(json + "\n"))
     }
 
-    /// Keeps a text under a file's name.
+    /// Writes a text to the file `name`.
     pub(super) fn keep(&self, name: &str, text: &str) -> Result<(), Box<dyn Error>> {
         let path = self.path.join(name);
         fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()).into())
     }
 }
 
-/// What has ended the trace and the capture before the run: the file, and why. Nothing is held back behind this.
+/// Flushes the capture. Returns the trace and the capture if they ended before the run did: the file and the error.
 pub(super) fn ended() -> Vec<String> {
     let trace = TRACE.get().and_then(|trace| {
         let mut trace = trace.lock().unwrap_or_else(PoisonError::into_inner);
@@ -116,7 +116,7 @@ pub(super) fn ended() -> Vec<String> {
     trace.into_iter().chain(wire).collect()
 }
 
-/// What writes traces into the run's bundle, and nowhere before there is one.
+/// Returns a writer of traces into the run's bundle. Before there is a bundle it discards them.
 pub(crate) fn trace_writer() -> impl Write {
     TraceWriter
 }

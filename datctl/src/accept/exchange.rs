@@ -1,9 +1,9 @@
-//! Every kind of DTO at every size that is near a limit, with the bytes compared where they arrive.
+//! Every kind of DTO at every size near a limit, with the bytes compared where they arrive.
 //!
-//! Each message is followed to its end before the next one begins, so that what is wrong is known by kind, size and
-//! byte. Sizes lie around the limits of what carries them: nothing, a byte, an inline WQE, a page, a packet (the path
-//! MTU) and several, a message of megabytes. Buffers begin off alignment by turns and are in pieces, so that gathering
-//! and scattering are in it.
+//! Each message completes before the next one begins, so that a fault is known by kind, size and byte. Sizes lie
+//! around the limits of their carriers: nothing, a byte, an inline WQE, a page, a packet (the path MTU), several
+//! packets, a message of megabytes. Some buffers begin unaligned and consist of several segments, so that gathering
+//! and scattering are tested too.
 
 use std::error::Error;
 
@@ -15,19 +15,19 @@ use super::pair::{Connection, FROM, INTO, Pair, Receives};
 use crate::adapter::unexpected;
 use crate::listener::pattern;
 
-/// The longest message.
+/// Bytes of the longest message.
 pub(super) const LONGEST: usize = 4 << 20;
 /// Completion flags: none.
 const NONE: CompletionFlags = CompletionFlags::empty();
 /// Cookies.
 const REQUEST: DtoCookie = DtoCookie(1);
 const RECEIVE: DtoCookie = DtoCookie(2);
-/// What is in memory before anything arrives.
+/// Fill byte of memory before anything arrives.
 const EMPTY: u8 = 0xee;
-/// Bytes behind a message that must stay what they were.
+/// Bytes behind a message that must stay unchanged.
 const BEHIND: usize = 64;
 
-/// What is done at each size.
+/// Kinds of transfers at each size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Send,
@@ -45,12 +45,12 @@ impl Kind {
     ];
 }
 
-/// What was exchanged.
+/// Counts of one exchange.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Exchanged {
     pub(super) messages: u64,
     pub(super) bytes: u64,
-    /// One of them went through a window; otherwise the device has none.
+    /// True if a message went through a window; false if the device has none.
     pub(super) windows: bool,
 }
 
@@ -61,7 +61,7 @@ impl Exchanged {
     }
 }
 
-/// The sizes, for packets with so many bytes of payload.
+/// Returns the sizes to test for packets of `path_mtu` bytes of payload.
 pub(super) fn sizes(path_mtu: usize) -> Vec<usize> {
     let around = |size: usize| [size - 1, size, size + 1];
     let mut sizes: Vec<usize> = [0, 1, 2, 3, 4]
@@ -76,7 +76,7 @@ pub(super) fn sizes(path_mtu: usize) -> Vec<usize> {
     sizes
 }
 
-/// Everything, in both directions; then receives of an SRQ, a window, and a key that reaches nothing.
+/// Exchanges every kind and size in both directions; then tests receives of an SRQ, a window, and an invalid key.
 pub(super) fn everything(pair: &mut Pair) -> Result<Exchanged, Box<dyn Error>> {
     let path_mtu = 128_usize << pair.adapter(0).ia.provider().hca().port().path_mtu.min(5);
     let mut exchanged = Exchanged::default();
@@ -106,7 +106,7 @@ pub(super) fn everything(pair: &mut Pair) -> Result<Exchanged, Box<dyn Error>> {
     Ok(exchanged)
 }
 
-/// One message from one side to the other. False: not possible at this size.
+/// Sends one message from one side to the other. Returns false if the kind is not possible at this size.
 pub(super) fn one(
     pair: &mut Pair,
     connection: &Connection,
@@ -128,7 +128,7 @@ fn attempt(
 ) -> Result<bool, Box<dyn Error>> {
     let ep = connection.eps[from];
     let to = 1 - from;
-    // An RDMA Read brings the other side's bytes here.
+    // An RDMA Read transfers from the other side's memory to this side's.
     let (source, sink) = if kind == Kind::RdmaRead {
         (to, from)
     } else {
@@ -183,7 +183,7 @@ fn attempt(
     Ok(true)
 }
 
-/// What arrived is what was sent, and nothing behind it was touched.
+/// Checks that the received bytes are those sent, and that the bytes behind them are unchanged.
 fn compare(found: &[u8], sent: &[u8]) -> Result<(), String> {
     let expected = sent.iter().copied().chain(std::iter::repeat(EMPTY));
     let wrong: Vec<(usize, u8, u8)> = found
@@ -210,8 +210,8 @@ fn compare(found: &[u8], sent: &[u8]) -> Result<(), String> {
 /// Bytes of the window.
 const WINDOW_BYTES: usize = 5000;
 
-/// Binds a window to a part of side 1's memory, writes through it from side 0, and takes it back. False: the device has
-/// none.
+/// Binds a window to a part of side 1's memory, writes through it from side 0, and unbinds it. Returns false if the
+/// device has no windows.
 fn window(pair: &mut Pair, connection: &Connection) -> Result<bool, Box<dyn Error>> {
     let (ep, zone) = (connection.eps[1], pair.adapter(1).zone);
     let region = &connection.regions[1];
@@ -264,7 +264,8 @@ fn bound(pair: &mut Pair, what: &str) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// An RDMA Write by a key that nobody was given must end in an error at our end, and write nothing.
+/// Checks that an RDMA Write with an rkey that was never given out ends in an error at the sender, and writes
+/// nothing.
 fn refused(pair: &mut Pair) -> Result<(), Box<dyn Error>> {
     let connection = pair.connect(4096, Receives::Own)?;
     let region = &connection.regions[1];
@@ -272,7 +273,7 @@ fn refused(pair: &mut Pair) -> Result<(), Box<dyn Error>> {
     memory.write_from(at, &[EMPTY; BEHIND])?;
     let target = RmrTriplet {
         segment_length: BEHIND as u64,
-        // The low byte of a key is its variant: the key is there, and not by this name.
+        // The low byte of an rkey is its variant: the key's index is valid, its variant is not.
         rmr_context: region.remote(INTO).rmr_context ^ 0x5a,
         ..region.remote(INTO)
     };

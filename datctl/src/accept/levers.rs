@@ -1,8 +1,9 @@
-//! What this process can do from outside to a function, by its name.
+//! The acts on a function from outside that are open to this process, by the function's name.
 //!
-//! A function of this machine is reset and taken back through sysfs, and a virtual one's link through its physical one,
-//! all by root. A function that another process serves can be killed off its client and opened again. To a simulated
-//! function of this process the simulator does what the kernel would; but it ends with the process.
+//! A function of this machine is reset and unbound through sysfs, and a virtual function's link is set through its
+//! physical function; all of this needs root. The client of a function that another process serves can be killed, and
+//! the function opened again. For a simulated function of this process the simulator acts as the kernel would; but
+//! the function ends with the process.
 
 use std::fs;
 use std::path::Path;
@@ -16,12 +17,12 @@ use super::subject::{Lever, Levers, Subject};
 use crate::adapter::is_simulated;
 use crate::doctor::link_state;
 
-/// A function by its name, with the levers there are.
+/// Returns the function with this name and its levers.
 pub(super) fn subject<'a>(name: &str, options: &OpenOptions, machine: &'a Machine) -> Subject<'a> {
     let (own, options) = (name.to_owned(), options.clone());
     let (same, with) = (own.clone(), options.clone());
     let (bare, without) = (without_network(name), options.clone().network(false));
-    // Behind the device a name may hold options.
+    // Options may follow the device in a name.
     let device = name.split(',').next().unwrap_or(name);
     let address: Option<PciAddress> = device.parse().ok();
     let levers = if let Some(address) = address {
@@ -52,13 +53,13 @@ pub(super) fn subject<'a>(name: &str, options: &OpenOptions, machine: &'a Machin
     .opened_alone(move || udapl::ia_open(&bare, &without))
 }
 
-/// A name without what it says of the network.
+/// Returns a name without its network options.
 fn without_network(name: &str) -> String {
     let parts = name.split(',').filter(|part| !part.starts_with("network="));
     parts.collect::<Vec<_>>().join(",")
 }
 
-/// What the simulator does to a function of this process.
+/// Returns the simulator's levers on a function of this process.
 fn simulated<'a>(device: &str) -> Levers<'a> {
     let pull = |action: SimAction| {
         let device = device.to_owned();
@@ -72,7 +73,7 @@ fn simulated<'a>(device: &str) -> Levers<'a> {
     Levers {
         link: Ok(Box::new(move |is_up| if is_up { up() } else { down() })),
         reset: Ok(Box::new(move |()| reset())),
-        // Nobody else drives it meanwhile.
+        // No other driver uses the function meanwhile.
         binding: Ok(Box::new(
             move |bound| if bound { Ok(()) } else { want_back() },
         )),
@@ -80,7 +81,7 @@ fn simulated<'a>(device: &str) -> Levers<'a> {
     }
 }
 
-/// The link of a virtual function, by its state on the physical function's side; given back as it was.
+/// Lever on a virtual function's link, through its state at the physical function. The former state is restored.
 fn link(machine: &Machine, address: PciAddress) -> Result<Lever<'_, bool>, String> {
     let elsewhere = || {
         format!(
@@ -89,7 +90,7 @@ fn link(machine: &Machine, address: PciAddress) -> Result<Lever<'_, bool>, Strin
     };
     let function = machine.function(address).ok_or_else(elsewhere)?;
     let physical = match function.role {
-        // A machine that was given a virtual function sees no physical one beside it.
+        // A guest with a virtual function sees no physical function beside it.
         Role::Physical { .. } if ids::is_virtual(function.device_id) => return Err(elsewhere()),
         Role::Physical { .. } => {
             return Err(format!(
@@ -130,7 +131,8 @@ fn reset(machine: &Machine, address: PciAddress) -> Result<Lever<'_, ()>, String
     Ok(Box::new(move |()| write(&file, "1")))
 }
 
-/// The kernel takes a function from vfio-pci when its program has let go of it; the program is asked to.
+/// Lever that unbinds a function from vfio-pci. The kernel asks the function's program to release it and waits for
+/// that.
 fn binding(machine: &Machine, address: PciAddress) -> Result<Lever<'_, bool>, String> {
     let file = machine.device(address).join("driver/unbind");
     writable(&file)?;
@@ -151,7 +153,7 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
         .map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Whether a file of sysfs would take a write of ours.
+/// Checks that this process may write to a file of sysfs.
 fn writable(path: &Path) -> Result<(), String> {
     fs::OpenOptions::new()
         .write(true)

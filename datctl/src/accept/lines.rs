@@ -1,6 +1,6 @@
-//! The lines of the run that need nothing but the functions themselves.
+//! The lines of the run that need only the functions.
 //!
-//! Each opens what it needs, does one thing, says in a sentence what it found, and closes again.
+//! Each line opens the functions it needs, does one thing, reports its result in a sentence, and closes them.
 
 use std::error::Error;
 use std::path::Path;
@@ -21,20 +21,20 @@ use crate::perf::{Figures, Plan};
 use crate::record;
 use simnic::signals::Stop;
 
-/// How often a function is brought up.
+/// Number of times that a function is brought up.
 const BRING_UPS: usize = 10;
-/// Connections of the line about them.
+/// Connections that are made by the line about connections.
 const CONNECTIONS: usize = 100;
-/// One connection in so many is refused instead.
+/// One connection in this many is refused instead.
 const REFUSED: usize = 10;
 /// Bytes of a message that only shows that messages pass.
 pub(super) const SHORT: usize = 4096;
-/// Operations of a measurement where a program plays the function.
+/// Operations of a measurement on a simulated function.
 const SIMULATED_COUNT: u64 = 50;
-/// Messages on a connection of the soak, which then makes a new one.
+/// Messages on a connection of the soak, before it makes a new one.
 const MESSAGES_PER_CONNECTION: usize = 200;
 
-/// Opens and closes a function; it must be the same one each time, and leave nothing behind.
+/// Opens and closes a function repeatedly. It must be the same each time and leave nothing behind.
 pub(super) fn bring_up(subject: &Subject<'_>) -> Result<String, Box<dyn Error>> {
     let (mut times, mut first) = (Vec::new(), None);
     let mut commands = 0;
@@ -71,12 +71,12 @@ pub(super) fn bring_up(subject: &Subject<'_>) -> Result<String, Box<dyn Error>> 
     ))
 }
 
-/// What the function says of itself, kept in a file.
+/// Writes the function's record to a file.
 pub(super) fn record(subject: &Subject<'_>, file: &Path) -> Result<String, Box<dyn Error>> {
     record::keep(&subject.name, file, || subject.function()).map(|recorded| recorded.summary())
 }
 
-/// What a function kept that it should have given back.
+/// Returns the resources that a function did not give back.
 fn left_behind(report: &CloseReport) -> Option<String> {
     if let Some(cause) = &report.dead {
         return Some(format!("the device died: {cause}"));
@@ -100,7 +100,7 @@ fn left_behind(report: &CloseReport) -> Option<String> {
         .then(|| format!("{} commands were never answered", report.slots_quarantined))
 }
 
-/// The link is up, and the e-switch knows the function's MAC.
+/// Checks that the link is up, and that the e-switch knows the function's MAC.
 pub(super) fn port(subject: &Subject<'_>) -> Result<(String, info::Adapter), Box<dyn Error>> {
     let mut ia = subject.open()?;
     let adapter = info::Adapter::of(&mut ia);
@@ -125,7 +125,7 @@ pub(super) fn port(subject: &Subject<'_>) -> Result<(String, info::Adapter), Box
     Ok((adapter.summary(), adapter))
 }
 
-/// Every kind and size, within one function or between two.
+/// Exchanges every kind and size, within one function or between two.
 pub(super) fn dtos(subjects: &[Subject<'_>]) -> Result<String, Box<dyn Error>> {
     let done = Pair::with(subjects, exchange::everything)?;
     let window = if done.windows {
@@ -139,7 +139,7 @@ pub(super) fn dtos(subjects: &[Subject<'_>]) -> Result<String, Box<dyn Error>> {
     ))
 }
 
-/// Two functions reach each other.
+/// Checks that two functions reach each other.
 pub(super) fn meet(
     subjects: &[Subject<'_>],
     keep: impl FnOnce(&Between) -> Result<(), Box<dyn Error>>,
@@ -155,14 +155,14 @@ pub(super) fn meet(
     })
 }
 
-/// A connection, a message over it, its end.
+/// Makes a connection, sends a message over it, and ends it.
 pub(super) fn one_message(pair: &mut Pair, from: usize) -> Result<(), Box<dyn Error>> {
     let connection = pair.connect(SHORT, Receives::Own)?;
     exchange::one(pair, &connection, from, Kind::Send, SHORT / 2)?;
     pair.disconnect(&connection, from)
 }
 
-/// Connections that come and go.
+/// Makes and ends connections.
 pub(super) fn churn(
     subjects: &[Subject<'_>],
     keep: impl FnOnce(&Between) -> Result<(), Box<dyn Error>>,
@@ -188,7 +188,7 @@ fn come_and_go(pair: &mut Pair) -> Result<String, Box<dyn Error>> {
     ))
 }
 
-/// Latency and bandwidth.
+/// Measures latency and bandwidth.
 pub(super) fn perf(
     one: &Subject<'_>,
     other: &Subject<'_>,
@@ -208,7 +208,7 @@ pub(super) fn perf(
     Ok((figures.summary(), figures))
 }
 
-/// Messages of all kinds and sizes on connection after connection, until `is_over`.
+/// Sends messages of all kinds and sizes on connection after connection, until `is_over`.
 pub(super) fn soak(
     subjects: &[Subject<'_>],
     mut is_over: impl FnMut() -> bool,
@@ -217,7 +217,7 @@ pub(super) fn soak(
     Pair::with(subjects, |pair| {
         while !is_over() {
             let connection = pair.connect(LONGEST, Receives::Own)?;
-            // What is sent follows from the connection's number, so that a failure can be had again.
+            // The messages follow from the connection's number, so that a failure can be reproduced.
             let dice = pattern(
                 u32::try_from(connections & 0xffff)?,
                 4 * MESSAGES_PER_CONNECTION,
@@ -248,7 +248,7 @@ pub(super) fn soak(
     ))
 }
 
-/// A size whose logarithm is drawn, so that short ones are as frequent as long ones; 64 KiB at most.
+/// Returns a size whose logarithm is drawn, so that short sizes are as frequent as long ones; 64 KiB at most.
 fn size(log: u8, bits: u16) -> usize {
     let most = 1_usize << (log % 17);
     usize::from(bits) % most + 1

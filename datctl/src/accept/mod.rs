@@ -10,7 +10,7 @@
 //! without being root) is *skipped*, with the reason. A skipped line says nothing about the card; the last line of the
 //! table counts them.
 //!
-//! Everything is kept in one directory, the bundle, for whoever is to look at what went wrong.
+//! Everything is kept in one directory, the bundle, for later analysis.
 //!
 //! Nothing here knows whether a function is real: a line is a function of [`Subject`]s, and tests put faulty ones into
 //! it.
@@ -55,12 +55,12 @@ use crate::report::{Output, Usage};
 use crate::value::{address, within};
 use crate::{doctor, rping};
 
-/// Memory that doctor reckons with, in MiB: two regions of some megabytes, and room.
+/// Memory that doctor's lines assume, in MiB: two regions of some megabytes, and a reserve.
 const MEMORY_MIB: u64 = 64;
 /// Round trips with a peer's `rping`, and bytes of a text.
 const RPINGS: u32 = 100;
 const RPING_BYTES: u32 = 4096;
-/// The longest soak, in hours: a year.
+/// Limit on the soak, in hours: a year.
 const MOST_HOURS: f64 = 8766.0;
 
 /// `accept`
@@ -86,7 +86,7 @@ pub(crate) struct Accept {
     options: AdapterOptions,
 }
 
-/// `0.5`, as a time.
+/// Parses a number of hours, such as `0.5`.
 fn hours(text: &str) -> Result<Duration, String> {
     let hours = text
         .parse::<f64>()
@@ -97,14 +97,14 @@ fn hours(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("{text:?} is no number of hours from 0 to {MOST_HOURS}"))
 }
 
-/// What a line came to.
+/// Result of a line that did not fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Outcome {
     Ok(String),
     Skipped(String),
 }
 
-/// False: a line is not ok.
+/// Runs the acceptance. Returns false if a line is not ok.
 pub(crate) fn run(
     accept: &Accept,
     machine: &Machine,
@@ -117,7 +117,7 @@ pub(crate) fn run(
             let what = format!("{other} is named twice: name two functions");
             return Err(Usage(what).into());
         }
-        // The addresses are the first one's; the other is reached by that which follows from its MAC.
+        // The addresses are the first function's; the second one is reached by the address that follows from its MAC.
         let options = AdapterOptions::default().open_options();
         subjects.push(levers::subject(other, &options, machine));
     }
@@ -145,14 +145,14 @@ pub(crate) fn run(
     Ok(acceptance.ok)
 }
 
-/// The lines so far.
+/// The run, with the lines so far.
 struct Run<'a> {
     rows: Vec<Row>,
     bundle: &'a Bundle,
 }
 
 impl Run<'_> {
-    /// All lines, those first without which the others cannot go well.
+    /// Runs all lines; first those that the others depend on.
     fn lines(&mut self, accept: &Accept, subjects: &[Subject<'_>], machine: &Machine) {
         let all = names(subjects);
         for (number, subject) in subjects.iter().enumerate() {
@@ -222,7 +222,7 @@ impl Run<'_> {
         self.row("soak", &all, |_| soak(subjects, accept.hours));
     }
 
-    /// One line, of which is told at once, since the next may take long.
+    /// Runs one line and reports it at once, since the next may take long.
     fn row(
         &mut self,
         line: &'static str,
@@ -246,7 +246,7 @@ impl Run<'_> {
             found,
             seconds: start.elapsed().as_secs_f64(),
         };
-        // Who does not look at the lines as they come has the table.
+        // If nobody reads the progress, the table still has it.
         let _nobody_reads = writeln!(stderr(), "{}", row.progress());
         self.rows.push(row);
     }
@@ -278,7 +278,7 @@ fn doctor(
 
 fn kernel_peer(accept: &Accept, subject: &Subject<'_>) -> Result<Outcome, Box<dyn Error>> {
     let Some(peer) = accept.peer else {
-        // Without -S it has room for 64 bytes, and hangs up on longer texts.
+        // Without -S rping has room for 64 bytes, and disconnects on longer texts.
         return Ok(Outcome::Skipped(format!(
             "no --peer: start `rping -s -v -S {RPING_BYTES}` of rdma-core on another machine, and name its address"
         )));

@@ -1,8 +1,8 @@
-//! The lines about what is done to a function from outside while it works.
+//! The lines that act on a function from outside while it works.
 //!
-//! All have one pattern: messages pass, then something happens, then the driver must notice within its patience, say
-//! what it was, and let go; and afterwards the functions must open again and pass messages. That a driver goes on as if
-//! nothing had happened is as wrong as one that hangs.
+//! All follow one pattern: messages pass, then the act occurs, then the driver must notice within its patience,
+//! report the cause, and release the function. Afterwards the functions must open again and pass messages. A driver
+//! that continues as if nothing had happened is as wrong as one that hangs.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader};
@@ -21,12 +21,12 @@ use crate::adapter::{Adapter, PATIENCE};
 use crate::dialer::Dialer;
 use crate::hello::{Hello, Role};
 
-/// Messages before something happens.
+/// Messages before the act.
 const BEFORE: usize = 20;
-/// How long a driver may take to notice what happened.
+/// Time within which a driver must notice the act.
 pub(super) const TO_NOTICE: Duration = PATIENCE;
 
-/// The link of the first function goes down and comes up again.
+/// Takes the link of the first function down and up again.
 pub(super) fn link(subjects: &[Subject<'_>], within: Duration) -> Result<Outcome, Box<dyn Error>> {
     let lever = match &subjects[0].levers.link {
         Ok(lever) => lever,
@@ -36,7 +36,7 @@ pub(super) fn link(subjects: &[Subject<'_>], within: Duration) -> Result<Outcome
         let connection = busy(pair)?;
         lever(false)?;
         let outcome = while_down(pair, &connection, within);
-        // Up again in any case: nobody is to be left without a link by a failed line.
+        // The link goes up in any case: a failed line must not leave it down.
         lever(true)?;
         let fell = outcome?;
         let rose = until_port(pair, true, within)?;
@@ -51,7 +51,7 @@ pub(super) fn link(subjects: &[Subject<'_>], within: Duration) -> Result<Outcome
     Ok(Outcome::Ok(found))
 }
 
-/// The port must say that it is down, and no message may arrive.
+/// Checks that the port reports that it is down, and that no message arrives.
 fn while_down(
     pair: &mut Pair,
     connection: &Connection,
@@ -66,8 +66,8 @@ fn while_down(
     Ok(fell)
 }
 
-/// How long it takes until the first function's port is as it should be, by the function's clock: a simulated link is
-/// trained in virtual time, however long the machine takes over that.
+/// Returns the time until the first function's port is in the wanted state, by the function's clock: a simulated link
+/// is trained in virtual time, however long the machine takes over that.
 fn until_port(pair: &mut Pair, up: bool, within: Duration) -> Result<Duration, Box<dyn Error>> {
     let start = pair.adapter(0).ia.provider().hca().now();
     loop {
@@ -86,12 +86,12 @@ fn until_port(pair: &mut Pair, up: bool, within: Duration) -> Result<Duration, B
             )
             .into());
         }
-        // Time passes, and events are served; what comes of the connection is looked at elsewhere.
+        // This advances time and handles events; the state of the connection is checked elsewhere.
         pair.event_within(Duration::from_millis(1))?;
     }
 }
 
-/// The first function is reset while it works.
+/// Resets the first function while it works.
 pub(super) fn reset(subjects: &[Subject<'_>], within: Duration) -> Result<Outcome, Box<dyn Error>> {
     let lever = match &subjects[0].levers.reset {
         Ok(lever) => lever,
@@ -105,7 +105,7 @@ pub(super) fn reset(subjects: &[Subject<'_>], within: Duration) -> Result<Outcom
     again(subjects, &noticed?).map(Outcome::Ok)
 }
 
-/// The system asks for the first function back while it works, gets it, and gives it to its driver again.
+/// Unbinds the first function while it works, and binds it to its driver again.
 pub(super) fn unbind(
     subjects: &[Subject<'_>],
     within: Duration,
@@ -116,7 +116,7 @@ pub(super) fn unbind(
     };
     let mut pair = Pair::open(subjects)?;
     let connection = busy(&mut pair)?;
-    // The kernel answers when the function has been let go of, so somebody else asks.
+    // The kernel's answer comes only when the function has been released, so another thread asks.
     let noticed = thread::scope(|scope| {
         let asked = scope.spawn(|| lever(false));
         let noticed = until_noticed(&mut pair, &connection, within);
@@ -131,7 +131,7 @@ pub(super) fn unbind(
     again(subjects, &noticed?).map(Outcome::Ok)
 }
 
-/// The process that drives the first function is killed while the second one talks with it.
+/// Kills the process that drives the first function while the second function talks with it.
 pub(super) fn kill(
     subjects: &[Subject<'_>],
     program: &std::path::Path,
@@ -194,7 +194,7 @@ fn talk_until_killed(
     .into())
 }
 
-/// `datctl ping NAME --listen`, in a process of its own.
+/// A process that runs `datctl ping NAME --listen`.
 struct Listening {
     child: Child,
     address: String,
@@ -233,12 +233,12 @@ impl Listening {
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        // It is over either way; a second end is no error anybody could do something about.
+        // The process ends either way; nobody could act on a second error.
         let _ = self.kill();
     }
 }
 
-/// A connection over which messages have passed.
+/// Returns a connection over which messages have passed.
 fn busy(pair: &mut Pair) -> Result<Connection, Box<dyn Error>> {
     let connection = pair.connect(SHORT, Receives::Own)?;
     for number in 0..BEFORE {
@@ -247,7 +247,7 @@ fn busy(pair: &mut Pair) -> Result<Connection, Box<dyn Error>> {
     Ok(connection)
 }
 
-/// Messages until one does not pass, or the connection ends: what was said then.
+/// Sends messages until one fails or the connection ends. Returns the error.
 fn until_noticed(
     pair: &mut Pair,
     connection: &Connection,
@@ -268,13 +268,13 @@ fn until_noticed(
                     .ep_post_send(ep, &place, DtoCookie(0), flags)?)
             });
         let mut said = posted.err().map(|refused| refused.to_string());
-        // Of the send, and of the receive.
+        // One event of the send, one of the receive.
         for _ in SIDES {
             if said.is_none() {
                 said = heard(pair.event_within(TO_NOTICE))?;
             }
         }
-        // And of what has nothing to do with messages; a simulated function's time passes meanwhile.
+        // An event that belongs to no message. A simulated function's time advances meanwhile.
         if said.is_none() {
             said = match pair.event_within(Duration::ZERO) {
                 Ok(None) => None,
@@ -292,8 +292,8 @@ fn until_noticed(
     .into())
 }
 
-/// What came of a message that went to somebody who is gone: nothing, if it passed all the same. That nothing is ever
-/// heard of it is what must not be.
+/// Returns the error of an event after the peer has gone; nothing, if the message passed all the same. A message
+/// without any event is an error of the driver.
 fn heard(event: Result<Option<Event>, Box<dyn Error>>) -> Result<Option<String>, Box<dyn Error>> {
     Ok(match event {
         Err(said) => Some(said.to_string()),
@@ -311,7 +311,7 @@ fn heard(event: Result<Option<Event>, Box<dyn Error>>) -> Result<Option<String>,
     })
 }
 
-/// The functions open again and pass messages.
+/// Opens the functions again and checks that messages pass.
 fn again(subjects: &[Subject<'_>], noticed: &str) -> Result<String, Box<dyn Error>> {
     Pair::with(subjects, |pair| one_message(pair, 0))
         .map_err(|error| format!("noticed {noticed}; opened again: {error}"))?;

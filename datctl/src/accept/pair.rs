@@ -1,7 +1,7 @@
 //! Both ends of a connection in this thread: two functions, or one that talks with itself.
 //!
-//! The lines of an acceptance run need both ends in their hands: bytes are compared where they arrive, faults are put
-//! in between. A [`Pair`] is one or two opened adapters and their events; a [`Connection`] is an endpoint and a
+//! The lines of an acceptance run control both ends: bytes are compared where they arrive, and faults are put in
+//! between. A [`Pair`] is one or two opened adapters and their events; a [`Connection`] is an endpoint and a
 //! registered region at either end. Side 0 is the active one.
 
 use std::error::Error;
@@ -15,19 +15,19 @@ use udapl::{
 use super::subject::Subject;
 use crate::adapter::{Adapter, PATIENCE, Region, deadline, dto_failed, unexpected};
 
-/// The active end, and the passive one.
+/// The sides: the active one, and the passive one.
 pub(super) const SIDES: [usize; 2] = [0, 1];
-/// The connection qualifier that is listened on: an IB service ID.
+/// Connection qualifier of the listener: an IB service ID.
 pub(super) const QUALIFIER: u64 = 0x1_0000_00ac;
-/// One on which nobody listens.
+/// Connection qualifier without a listener.
 pub(super) const NOBODY: u64 = 0x1_0000_00ad;
-/// Slots of either region: what is sent or read from, and where it arrives.
+/// Slots of either region: the source of a message, and its destination.
 pub(super) const FROM: usize = 0;
 pub(super) const INTO: usize = 1;
 const SLOTS: usize = 2;
-/// DTOs an endpoint may have under way.
+/// DTOs that an endpoint may have outstanding.
 const DEPTH: u32 = 16;
-/// Polls before the first sleep, and the longest sleep: the other end has its turn in between.
+/// Polls before the first sleep, and the longest sleep. The other end runs in between.
 const POLLS: u32 = 2_000;
 const SLEEP: Duration = Duration::from_millis(1);
 const NONE: CompletionFlags = CompletionFlags::empty();
@@ -44,7 +44,7 @@ pub(super) struct Connection {
     srq: Option<SrqHandle>,
 }
 
-/// Where the passive end's receives come from.
+/// Source of the passive end's receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Receives {
     Own,
@@ -61,7 +61,7 @@ impl Pair {
         Ok(Self { adapters })
     }
 
-    /// Opens the functions, gives them to `line`, and closes them, whatever came of it.
+    /// Opens the functions, passes them to `line`, and closes them whatever the result.
     pub(super) fn with<T>(
         subjects: &[Subject<'_>],
         line: impl FnOnce(&mut Self) -> Result<T, Box<dyn Error>>,
@@ -69,7 +69,7 @@ impl Pair {
         Self::over(Self::open(subjects)?.adapters, line)
     }
 
-    /// The same with adapters that are open.
+    /// As `with`, on adapters that are open.
     pub(super) fn over<T>(
         adapters: Vec<Adapter>,
         line: impl FnOnce(&mut Self) -> Result<T, Box<dyn Error>>,
@@ -82,8 +82,8 @@ impl Pair {
         Ok(found)
     }
 
-    /// Closes functions of which one was taken away: that it says so is no news. The memory of their connection goes
-    /// first, it holds them.
+    /// Closes functions of which one was removed; the error that reports the removal is ignored. The memory of their
+    /// connection is freed first, because it keeps them open.
     pub(super) fn abandon(self, connection: Connection) {
         drop(connection);
         if let Err(error) = self.close() {
@@ -91,18 +91,18 @@ impl Pair {
         }
     }
 
-    /// The adapter of a side.
+    /// Returns the adapter of a side.
     pub(super) fn adapter(&mut self, side: usize) -> &mut Adapter {
         let last = self.adapters.len() - 1;
         &mut self.adapters[side.min(last)]
     }
 
-    /// Whose adapter it is, in words.
+    /// Returns the name of a side's adapter.
     pub(super) fn name(&mut self, side: usize) -> String {
         self.adapter(side).ia.query().ia.adapter_name.clone()
     }
 
-    /// Connects side 0 to side 1, with room for messages of `bytes` bytes at either.
+    /// Connects side 0 to side 1, with room for messages of `bytes` bytes at either end.
     pub(super) fn connect(
         &mut self,
         bytes: usize,
@@ -204,7 +204,7 @@ impl Pair {
         )?)
     }
 
-    /// Connects to where nobody listens, or to a listener that says no; the answer must be the right one.
+    /// Connects to a qualifier without a listener, or to a listener that rejects, and checks the answer.
     pub(super) fn be_refused(&mut self, listens: bool) -> Result<(), Box<dyn Error>> {
         let ep = self.adapter(0).endpoint(1, 1)?;
         let passive = self.adapter(1);
@@ -251,7 +251,7 @@ impl Pair {
         }
     }
 
-    /// Ends a connection from one side, and waits until both know.
+    /// Ends a connection from one side, and waits for the event at both.
     pub(super) fn disconnect(
         &mut self,
         connection: &Connection,
@@ -276,7 +276,7 @@ impl Pair {
         self.release(connection)
     }
 
-    /// Frees what a connection was made of, whatever state it is in. Its last events are nobody's.
+    /// Frees the objects of a connection, whatever its state. Its last events are discarded.
     pub(super) fn release(&mut self, connection: &Connection) -> Result<(), Box<dyn Error>> {
         for side in SIDES {
             let (ep, region) = (connection.eps[side], &connection.regions[side]);
@@ -291,7 +291,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Posts the receive of a side: into `bytes` of its slot, in two pieces if there is more than one byte.
+    /// Posts a receive on a side: into the first `bytes` of its slot, in two segments if there is more than one byte.
     pub(super) fn receive(
         &mut self,
         connection: &Connection,
@@ -310,7 +310,7 @@ impl Pair {
         Ok(())
     }
 
-    /// The next events of `count` DTOs, which all succeeded.
+    /// Returns the next `count` DTO completions, all of which must have succeeded.
     pub(super) fn completed(&mut self, count: usize) -> Result<Vec<DtoCompletion>, Box<dyn Error>> {
         (0..count)
             .map(|_| {
@@ -327,13 +327,13 @@ impl Pair {
             .collect()
     }
 
-    /// The next event of either side.
+    /// Returns the next event of either side.
     pub(super) fn event(&mut self) -> Result<Event, Box<dyn Error>> {
         self.event_within(PATIENCE)?
             .ok_or_else(|| format!("no event for {} s", PATIENCE.as_secs()).into())
     }
 
-    /// The next event of either side; nothing, if none comes for so long.
+    /// Returns the next event of either side; nothing if none comes within the time.
     pub(super) fn event_within(
         &mut self,
         longest: Duration,
@@ -361,19 +361,19 @@ impl Pair {
     }
 
     fn close(self) -> Result<(), Box<dyn Error>> {
-        // Every one is closed, and the first that did not go well is told.
+        // All adapters are closed; the first error is returned.
         let closed: Vec<_> = self.adapters.into_iter().map(Adapter::close).collect();
         closed.into_iter().collect()
     }
 }
 
 impl Connection {
-    /// Which side an endpoint is.
+    /// Returns the side of an endpoint.
     pub(super) fn side(&self, ep: EpHandle) -> Option<usize> {
         self.eps.iter().position(|&own| own == ep)
     }
 
-    /// `bytes` at the front of a slot, in two segments if there is more than one byte.
+    /// Returns the first `bytes` of a slot, in two segments if there is more than one byte.
     pub(super) fn pieces(&self, side: usize, slot: usize, bytes: usize) -> Vec<udapl::LmrTriplet> {
         let whole = self.regions[side].local(slot, bytes);
         let first = whole.segment_length / 3;

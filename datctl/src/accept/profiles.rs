@@ -1,7 +1,8 @@
-//! The whole data path on every generation: each kind of DTO at every size near a limit, bytes compared, as the
-//! acceptance run does it.
+//! The whole data path on every generation: each kind of DTO at every size near a limit, with bytes compared, as in
+//! the acceptance run.
 //!
-//! What came of it is a table of `docs/generations.md`. A profile carries everything, or bring-up names what it lacks.
+//! The results are a table of `docs/generations.md`. A profile either carries everything, or bring-up names what it
+//! lacks.
 
 use std::error::Error;
 use std::thread;
@@ -16,10 +17,10 @@ use super::tests::subject;
 #[path = "../../../hw-sim/tests/generations_page/mod.rs"]
 mod page;
 
-/// Functions, and how they are joined.
+/// Functions, and the way they are linked.
 struct Place {
     name: &'static str,
-    /// The functions are virtual.
+    /// True if the functions are virtual.
     is_virtual: bool,
     sides: &'static [usize],
     habits: Habits,
@@ -77,7 +78,7 @@ impl Place {
         }
     }
 
-    /// A row of the table.
+    /// Returns the place's row of the table.
     fn row(&self) -> String {
         let mut row = format!("| {} |", self.name);
         for name in Profile::generations() {
@@ -87,7 +88,7 @@ impl Place {
                     let missing = if exchanged.windows { "" } else { ", no window" };
                     format!("{} messages{missing}", exchanged.messages)
                 }
-                // The driver speaks RoCE.
+                // The driver speaks only RoCE.
                 Err(error)
                     if error.to_string().contains("port_type")
                         && kind.port_type == PortType::InfiniBand =>

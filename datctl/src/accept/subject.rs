@@ -1,47 +1,47 @@
-//! A function that is accepted, and what can be done to it from outside.
+//! A function under acceptance, and the acts on it from outside.
 //!
-//! A line of the run opens the function by itself and closes it again, so that one that went wrong does not spoil the
-//! next. What nobody does to a function from inside its program (the link taken away, a reset, the driver's release
-//! asked for) is a lever: a function of the machine has those that this process may use, and where there is none the
-//! reason is known.
+//! A line of the run opens the function by itself and closes it again, so that a failed line does not spoil the next.
+//! An act that no program does to its own function (a link that goes down, a reset, an unbind of its driver) is a
+//! lever. A function of the machine has the levers that this process may use; where one is missing, the reason is
+//! recorded.
 
 use std::error::Error;
 
 use driver::{Function, PciAddress};
 use udapl::{Ia, OpenError};
 
-/// Something done to a function from outside. The error says why it could not be done.
+/// An act on a function from outside. The error says why it could not be done.
 pub(super) type Lever<'a, T> = Box<dyn Fn(T) -> Result<(), String> + Sync + 'a>;
 
-/// A function.
+/// A function under acceptance.
 pub(super) struct Subject<'a> {
-    /// What it is opened by.
+    /// Name to open it by.
     pub(super) name: String,
     open: Box<dyn Fn() -> Result<Ia, OpenError> + 'a>,
-    /// The same without a network, where that can be had.
+    /// Opens the function without a network, where that is possible.
     alone: Option<Box<dyn Fn() -> Result<Ia, OpenError> + 'a>>,
     function: Box<dyn Fn() -> Result<Function, OpenError> + 'a>,
-    /// A program plays it: no figure says anything of a card.
+    /// True if the function is simulated: no figure says anything of a card.
     pub(super) simulated: bool,
-    /// Where it is, if it is a function of this machine.
+    /// PCI address, if it is a function of this machine.
     pub(super) address: Option<PciAddress>,
     pub(super) levers: Levers<'a>,
 }
 
-/// What can be done to it; or why not.
+/// The acts on a function, or why they are not possible.
 pub(super) struct Levers<'a> {
-    /// Its link, up or down.
+    /// Sets its link up (true) or down (false).
     pub(super) link: Result<Lever<'a, bool>, String>,
-    /// A reset while it is open.
+    /// Resets it while it is open.
     pub(super) reset: Result<Lever<'a, ()>, String>,
-    /// Its driver is asked to let go of it (false), which may last until that has happened; and given it back (true).
+    /// Asks its driver to release it (false), and may wait until it has; or gives it back to the driver (true).
     pub(super) binding: Result<Lever<'a, bool>, String>,
-    /// It outlives the process that drives it, and another one can open it by the same name.
+    /// `Ok` if the function outlives the process that drives it, so that another one can open it by the same name.
     pub(super) outlives: Result<(), String>,
 }
 
 impl Levers<'_> {
-    /// None, all for one reason.
+    /// Returns no levers, all for one reason.
     pub(super) fn none(why: &str) -> Self {
         Self {
             link: Err(why.to_owned()),
@@ -72,7 +72,7 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// It can also be opened so that it has no part in the network.
+    /// Adds a way to open the function without a network.
     pub(super) fn opened_alone(self, open: impl Fn() -> Result<Ia, OpenError> + 'a) -> Self {
         Self {
             alone: Some(Box::new(open)),
@@ -80,7 +80,7 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// Without a network; `None` where that cannot be had.
+    /// Opens the function without a network; `None` where that is not possible.
     pub(super) fn open_alone(&self) -> Option<Result<Ia, OpenError>> {
         self.alone.as_ref().map(|open| open())
     }
@@ -89,7 +89,7 @@ impl<'a> Subject<'a> {
         Ok((self.open)()?)
     }
 
-    /// The function, and no adapter yet.
+    /// Opens the function, without an adapter.
     pub(super) fn function(&self) -> Result<Function, OpenError> {
         (self.function)()
     }

@@ -1,4 +1,4 @@
-//! What the machine says around a run: the kernel's log since its beginning, and the physical functions.
+//! The state of the machine around a run: the kernel's log since the run began, and the physical functions.
 //!
 //! Two drivers run a card: ours its function, the kernel's `mlx5_core` its physical function. Errors on the kernel's
 //! side show only in dmesg, ethtool, devlink and mlxconfig, so their output is saved before the first line and after
@@ -9,7 +9,7 @@
 //! | `kernel.log` | the kernel's log since the run began: faults of the IOMMU, `vfio-pci`, `mlx5_core` of the physical function |
 //! | `machine-N-before.txt`, `machine-N-after.txt` | what lspci, ethtool, ip, devlink and mlxconfig say of function N and its physical one |
 //!
-//! Programs that are not there, or that refuse (most of this takes root), are named with that. None of it decides
+//! A program that is missing or refuses (most of this takes root) is named with the reason. None of it decides
 //! whether a card is accepted.
 
 use std::error::Error;
@@ -25,12 +25,12 @@ use super::subject::Subject;
 pub(super) struct Surroundings<'a> {
     machine: &'a Machine,
     functions: Vec<(usize, PciAddress)>,
-    /// The last line of the kernel's log.
+    /// Last line of the kernel's log before the run.
     last: Option<String>,
 }
 
 impl<'a> Surroundings<'a> {
-    /// Before the first line.
+    /// Saves the state before the first line.
     pub(super) fn before(
         machine: &'a Machine,
         subjects: &[Subject<'_>],
@@ -50,10 +50,10 @@ impl<'a> Surroundings<'a> {
         Ok(surroundings)
     }
 
-    /// Behind the last one.
+    /// Saves the state after the last line.
     pub(super) fn after(&self, bundle: &Bundle) -> Result<(), Box<dyn Error>> {
         self.keep("after", bundle)?;
-        // A run of simulated functions alone has nothing to do with this machine.
+        // A run on simulated functions alone does not depend on this machine.
         if self.functions.is_empty() {
             return Ok(());
         }
@@ -73,12 +73,12 @@ impl<'a> Surroundings<'a> {
     }
 }
 
-/// The whole log, as dmesg prints it.
+/// Returns the whole log, as dmesg prints it.
 fn log(machine: &Machine) -> Option<String> {
     machine.ask("dmesg", &[])
 }
 
-/// What came behind a line; all of it, if the line is no longer there.
+/// Returns the part of a log after a line; all of it, if the line is no longer there.
 fn since(log: &str, last: Option<&str>) -> String {
     let lines: Vec<&str> = log.lines().collect();
     let begin = last
@@ -89,7 +89,7 @@ fn since(log: &str, last: Option<&str>) -> String {
         .fold(String::new(), |text, line| text + line + "\n")
 }
 
-/// What the programs say of a function and of its physical one.
+/// Returns the output of the programs for a function and its physical function.
 fn told(machine: &Machine, address: PciAddress) -> String {
     let mut text = String::new();
     let mut ask = |program: &str, arguments: &[&str]| {
@@ -103,7 +103,7 @@ fn told(machine: &Machine, address: PciAddress) -> String {
     let function = machine.function(address);
     let physical = function.and_then(|function| match function.role {
         Role::Virtual { of } => of.and_then(|of| machine.function(of)),
-        // A virtual function that a virtual machine was given looks like a physical one.
+        // In a guest a virtual function looks like a physical one.
         Role::Physical { .. } => (!ids::is_virtual(function.device_id)).then_some(function),
     });
     let Some(physical) = physical else {
@@ -147,7 +147,7 @@ mod tests {
         let log = "[1.0] a\n[2.0] b\n[2.0] b\n[3.0] c\n";
         assert_eq!(since(log, Some("[2.0] b")), "[3.0] c\n");
         assert_eq!(since(log, Some("[3.0] c")), "");
-        // The ring of the kernel has gone round meanwhile.
+        // The kernel's ring buffer has wrapped meanwhile.
         assert_eq!(since(log, Some("[0.5] lost")), log);
         assert_eq!(since(log, None), log);
     }

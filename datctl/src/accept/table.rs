@@ -1,4 +1,4 @@
-//! What an acceptance run came to: one table.
+//! The result of an acceptance run: one table.
 
 use driver::pci::Machine;
 use serde::Serialize;
@@ -10,29 +10,29 @@ use crate::report::{Report, counted, table};
 /// The whole run.
 #[derive(Serialize)]
 pub(super) struct Acceptance {
-    /// No line is not ok. Skipped ones say nothing.
+    /// True if no line is "not ok"; skipped lines do not count.
     pub(super) ok: bool,
     functions: Vec<String>,
-    /// A program plays a function: nothing is said of a card.
+    /// True if a function is simulated: the run says nothing of a card.
     simulated: bool,
-    /// Of datctl.
+    /// Version of datctl.
     version: &'static str,
-    /// Of the kernel; `None` if it does not say.
+    /// Version of the kernel; `None` if it is unknown.
     kernel: Option<String>,
     bundle: String,
     pub(super) rows: Vec<Row>,
 }
 
-/// A line.
+/// One line of the table.
 #[derive(Serialize)]
 pub(super) struct Row {
     pub(super) line: &'static str,
-    /// The functions it is about.
+    /// The functions of the line.
     pub(super) of: String,
     pub(super) verdict: Verdict,
-    /// What was found; why it is not ok; why it was skipped.
+    /// The finding; or why it is not ok; or why it was skipped.
     pub(super) found: String,
-    /// What tells the causes apart, if it is not ok.
+    /// The sentence that tells the causes apart, if the line is not ok.
     pub(super) apart: Option<&'static str>,
     pub(super) seconds: f64,
 }
@@ -58,7 +58,7 @@ impl Verdict {
 }
 
 impl Row {
-    /// For whoever waits.
+    /// Returns the line to print while the run goes on.
     pub(super) fn progress(&self) -> String {
         let (line, of, seconds) = (self.line, &self.of, self.seconds);
         format!("{:<8} {line} of {of}, {seconds:.1} s", self.verdict.word())

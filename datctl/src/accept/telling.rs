@@ -1,8 +1,8 @@
-//! One sentence for each line that can fail, which tells its causes apart.
+//! For each line that can fail, one sentence that tells its causes apart.
 //!
-//! The same sentences are in `docs/hardware.md`, beside what the lines do.
+//! `docs/hardware.md` has the same sentences, and describes the lines.
 
-/// Lines, and what separates the causes of a failure.
+/// Names of lines, each with the sentence that tells its causes apart.
 const SENTENCES: [(&str, &str); 17] = [
     (
         "doctor",
@@ -74,7 +74,7 @@ const SENTENCES: [(&str, &str); 17] = [
     ),
 ];
 
-/// What separates the causes of this line's failure.
+/// Returns the sentence that tells the causes of this line's failure apart.
 pub(super) fn sentence(line: &str) -> Option<&'static str> {
     let found = SENTENCES.iter().find(|(name, _)| *name == line);
     found.map(|(_, sentence)| *sentence)

@@ -12,9 +12,9 @@ use super::pair::Pair;
 use super::subject::{Levers, Subject};
 use super::{Outcome, alone, lines, outside};
 
-/// The first function; faults are put into this one.
+/// The first function, into which faults are put.
 const A: usize = 0;
-/// Time for a driver that has nothing to notice.
+/// Patience with a driver that has nothing to notice.
 const SHORT: Duration = Duration::from_millis(20);
 /// Opcodes (PRM, "Command Opcodes").
 const ENABLE_HCA: u16 = 0x104;
@@ -29,7 +29,7 @@ fn pair() -> Fabric {
     Fabric::pair(1)
 }
 
-/// A wire on which nothing arrives.
+/// Returns a wire that drops everything.
 fn cut() -> Fabric {
     let lost = Faults {
         loss_ppm: 1_000_000,
@@ -40,7 +40,7 @@ fn cut() -> Fabric {
     })
 }
 
-/// A function that nobody can do anything to.
+/// Returns a function without levers.
 pub(super) fn subject(fabric: &Fabric, side: usize) -> Subject<'_> {
     with_levers(fabric, side, Levers::none("a test"))
 }
@@ -67,7 +67,7 @@ fn with_levers<'a>(fabric: &'a Fabric, side: usize, levers: Levers<'a>) -> Subje
     })
 }
 
-/// Keeps nothing.
+/// Discards the counters.
 fn nowhere(_: &Between) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
@@ -76,7 +76,7 @@ fn both(fabric: &Fabric) -> [Subject<'_>; 2] {
     [subject(fabric, 0), subject(fabric, 1)]
 }
 
-/// Both, the first with a link that follows `levers`.
+/// Returns both functions; the first has a link that follows `levers`.
 fn both_with<'a>(fabric: &'a Fabric, levers: Levers<'a>) -> [Subject<'a>; 2] {
     [with_levers(fabric, 0, levers), subject(fabric, 1)]
 }
@@ -85,7 +85,7 @@ fn inject(fabric: &Fabric, fault: &Fault) {
     fabric.sim.inject(&fabric.function(A), fault);
 }
 
-/// The next command with this opcode is refused.
+/// Refuses the next command with this opcode.
 fn refuse(fabric: &Fabric, opcode: u16) {
     let fault = Fault::CommandFailure {
         opcode: Some(opcode),
@@ -100,7 +100,7 @@ fn found<T>(outcome: Result<T, Box<dyn std::error::Error>>) -> T {
     outcome.unwrap_or_else(|error| panic!("not ok: {error}"))
 }
 
-/// What the line says is wrong, which has these parts.
+/// Returns the error of a line and checks that it contains these parts.
 fn wrong<T: std::fmt::Debug>(outcome: Result<T, Box<dyn std::error::Error>>, parts: &[&str]) {
     let error = outcome.expect_err("it is not ok").to_string();
     for part in parts {
@@ -117,7 +117,7 @@ fn bring_up_finds_nothing_on_a_good_function_and_names_the_time_and_the_command_
         lines::bring_up(&subject(&fabric, A)),
         &["bring-up 1: ", "CREATE_QP", "0x00abcdef"],
     );
-    // What is left behind at the end is found too.
+    // A resource that is left behind at the end is found too.
     refuse(&fabric, DESTROY_EQ);
     wrong(
         lines::bring_up(&subject(&fabric, A)),
@@ -192,7 +192,7 @@ fn e_switch_finds_a_wire_on_which_nothing_arrives() {
     assert!(said.starts_with(begin), "{said}");
     let kept = kept.expect("it was kept");
     assert!(kept.contains("tx_vport_rdma_unicast_packets"), "{kept}");
-    // What both sides counted says that it is neither of them.
+    // The counters of both sides show that the fault lies in neither.
     let fabric = cut();
     let wanted = [
         "instead of a connection",
@@ -205,7 +205,7 @@ fn e_switch_finds_a_wire_on_which_nothing_arrives() {
 #[test]
 fn connections_that_fail_at_the_receiver_are_not_blamed_on_the_e_switch() {
     let fabric = pair();
-    // The second one hears of the first, and cannot make its queue pair ready.
+    // The second function receives the request, but cannot make its queue pair ready.
     let fault = Fault::CommandFailure {
         opcode: Some(INIT2RTR_QP),
         status: 0x03,
@@ -274,7 +274,7 @@ fn connections_find_one_that_cannot_be_made_by_its_number() {
     wrong(lines::churn(&both(&fabric), nowhere), &["connection 0: "]);
 }
 
-/// Levers that pull at the simulator.
+/// Returns levers that act through the simulator.
 fn link_lever(fabric: &Fabric) -> Levers<'_> {
     Levers {
         link: Ok(Box::new(|up| {

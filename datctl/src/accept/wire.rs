@@ -1,9 +1,9 @@
-//! The frames of the connection manager, as pcapng, where no card shows any.
+//! The frames of the connection manager as pcapng, because no card shows them.
 //!
-//! The driver says of each datagram what it gave the card and what the card gave it (events `hw_mlx::mad`); the frame
-//! around it follows from that, with its checksums. What the card does not tell (the sender's MAC and UDP port of what
-//! arrived, packet sequence numbers, the time on the wire) is 0, or the time at which the driver had it. So a capture
-//! of ours says what was *meant*; one of a mirror port beside it says what was sent.
+//! The driver reports each datagram that it gave to the card and got from it (events `hw_mlx::mad`). The frame around
+//! a datagram is rebuilt from that, with its checksums. Fields that the card does not report (the sender's MAC and
+//! UDP port of a received frame, packet sequence numbers) are 0; the time on the wire is the time at which the driver
+//! had the datagram. So this capture shows the frames as *intended*; one of a mirror port shows the frames as sent.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -24,19 +24,19 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 use udapl::recorder::datagram_frame;
 
-/// Where frames go once a run has begun.
+/// The capture of the run; unset until a run has begun.
 static WIRE: OnceLock<Mutex<Wire>> = OnceLock::new();
 
 struct Wire {
-    /// `None` once it has ended.
+    /// The capture; `None` once it has ended.
     capture: Option<Capture<BufWriter<File>>>,
-    /// What ended it before its time.
+    /// The error that ended the capture early.
     failed: Option<CaptureError>,
-    /// Numbers of the adapters that have said something.
+    /// Interface numbers of the adapters, by name.
     adapters: BTreeMap<String, u32>,
 }
 
-/// Lets the capture begin.
+/// Begins the capture.
 pub(super) fn begin(path: &Path) -> Result<(), Box<dyn Error>> {
     let file = File::create(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let wire = Wire {
@@ -44,19 +44,19 @@ pub(super) fn begin(path: &Path) -> Result<(), Box<dyn Error>> {
         failed: None,
         adapters: BTreeMap::new(),
     };
-    // A second run in one process, as in tests, goes without.
+    // A second run in one process, as in tests, has no capture.
     let _ = WIRE.set(Mutex::new(wire));
     Ok(())
 }
 
-/// Writes out what is held back; what has ended the capture, if it was not this.
+/// Flushes the capture. Returns the error that ended it, if one did.
 pub(super) fn end() -> Option<CaptureError> {
     let mut wire = WIRE.get()?.lock().unwrap_or_else(PoisonError::into_inner);
     wire.write(Capture::flush);
     wire.failed.take()
 }
 
-/// What listens to the driver.
+/// The subscriber of the driver's events.
 pub(crate) struct Listener;
 
 impl<S: Subscriber> Layer<S> for Listener {
@@ -71,13 +71,13 @@ impl<S: Subscriber> Layer<S> for Listener {
             .and_then(|now| u64::try_from(now.as_nanos()).ok())
             .unwrap_or_default();
         let mut wire = wire.lock().unwrap_or_else(PoisonError::into_inner);
-        // A disk that is full ends the capture, not the run, and is told at its end.
+        // A full disk ends the capture, not the run, and is reported at its end.
         wire.frame(said.text("adapter"), now, &frame);
     }
 }
 
 impl Wire {
-    /// Writes something; the first that cannot be written is the last.
+    /// Writes to the capture; the first error ends it.
     fn write<T>(
         &mut self,
         write: impl FnOnce(&mut Capture<BufWriter<File>>) -> Result<T, CaptureError>,
@@ -87,7 +87,7 @@ impl Wire {
             Err(error) => {
                 self.failed = Some(error);
                 let ended = self.capture.take().map(Capture::into_inner);
-                // What is held back would have a gap before it.
+                // Buffered bytes are dropped: they would follow a gap in the file.
                 let _held_back = ended.map(BufWriter::into_parts);
                 None
             }
@@ -132,7 +132,7 @@ impl Said {
         self.text(name).parse().ok()
     }
 
-    /// The frame a datagram travels in; nothing for an event that is none.
+    /// Returns the frame around a datagram; `None` for an event that is no datagram.
     fn frame(&self) -> Option<Vec<u8>> {
         Some(datagram_frame(&Datagram {
             source_mac: self.mac("source_mac")?,
@@ -156,7 +156,7 @@ impl Said {
     }
 }
 
-/// Digits as bytes.
+/// Parses hex digits as bytes.
 pub(crate) fn bytes(digits: &str) -> Option<Vec<u8>> {
     let even = digits.len().is_multiple_of(2) && digits.is_ascii();
     even.then(|| {
@@ -182,7 +182,7 @@ mod tests {
         )
     }
 
-    /// A datagram of 256 bytes, as digits.
+    /// Returns a datagram of 256 bytes, as hex digits.
     fn mad() -> String {
         "01070103".repeat(64)
     }

@@ -1,8 +1,8 @@
-//! What of a file belongs to one connection.
+//! The part of a file that belongs to one connection.
 //!
-//! An endpoint has one connection after another; a reset lies between them. Messages of the connection manager name the
-//! queue pair in REQ and REP, and all of them the communication IDs that belong to it. So the number of a queue pair
-//! joins an endpoint to its messages, and those say the number of the peer's, which joins it to the other side.
+//! An endpoint has one connection after another; a reset lies between them. REQ and REP name the queue pair, and all
+//! messages of the connection manager have the communication IDs. So the number of a queue pair joins an endpoint to
+//! its messages. These have the number of the peer's queue pair, which joins the connection to its other side.
 
 use std::collections::BTreeMap;
 
@@ -15,71 +15,71 @@ use super::read::{File, What};
 /// A connection of an endpoint.
 #[derive(Clone, Serialize)]
 pub(crate) struct Connection {
-    /// The instance.
+    /// Number of the instance.
     pub(super) instance: u32,
-    /// The endpoint's number in it.
+    /// Number of the endpoint in the instance.
     pub(super) endpoint: u32,
-    /// Its queue pair.
+    /// Number of the queue pair.
     pub(super) queue_pair: Option<u32>,
-    /// The peer's queue pair, if messages say it.
+    /// Number of the peer's queue pair, if a message has it.
     pub(super) peer_queue_pair: Option<u32>,
-    /// The peer's address.
+    /// Address of the peer.
     pub(super) peer: Option<String>,
-    /// Why it ended.
+    /// Reason why the connection ended.
     pub(super) ended: Option<String>,
-    /// What happened, in order.
+    /// Events, in order.
     pub(super) rows: Vec<Row>,
 }
 
-/// Something that happened to a connection.
+/// An event of a connection.
 #[derive(Clone, Serialize)]
 pub(crate) struct Row {
-    /// Nanoseconds of the file's clock.
+    /// Time in nanoseconds of the file's clock.
     pub(super) at: u64,
-    /// What kind of thing.
+    /// Kind of the event.
     pub(super) kind: Kind,
-    /// In words.
+    /// The event in words.
     pub(super) says: String,
-    /// A short name, for an arrow.
+    /// Short name, for an arrow.
     #[serde(skip)]
     pub(super) name: String,
-    /// The message, to find it at the other side.
+    /// The message, by which it is found at the other side.
     #[serde(skip)]
     pub(super) mad: Option<Box<Mad>>,
 }
 
-/// What kind of thing.
+/// Kinds of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Kind {
-    /// A message that arrived.
+    /// A message arrived.
     Received,
-    /// Something happened to device or link.
+    /// An event of the device or the link.
     Event,
-    /// A step of the endpoint.
+    /// A step of the endpoint's state.
     State,
     /// A request was posted.
     Post,
     /// A receive was posted.
     PostReceive,
-    /// A completion without an error, of a request.
+    /// A request completed without an error.
     Done,
-    /// Of a receive.
+    /// A receive completed without an error.
     DoneReceive,
-    /// One with an error that the peer answered.
+    /// A completion with an error that the peer reported.
     Refused,
-    /// One with another error.
+    /// A completion with another error.
     Failed,
-    /// One that was flushed: the connection was over already.
+    /// A completion with a flush: the connection had ended already.
     Flushed,
     /// The connection ended.
     End,
-    /// A message that was sent.
+    /// A message was sent.
     Sent,
 }
 
 impl Kind {
-    /// In which order things of one time happened.
+    /// Returns the rank of this kind among events of the same time.
     const fn rank(self) -> u8 {
         match self {
             Self::Received | Self::Event => 0,
@@ -121,8 +121,8 @@ impl Kind {
 }
 
 impl Connection {
-    /// Whether this is the other side of another one: the queue pairs are each other's, and what one sent the other
-    /// received. Two functions may well use the same number.
+    /// Returns true if `other` is the other side of this connection: each names the other's queue pair, and one
+    /// received a message that the other sent. Two functions may use the same queue pair number.
     pub(super) fn is_other_side_of(&self, other: &Self) -> bool {
         let received = |row: &Row| {
             let mut rows = self.rows.iter();
@@ -137,7 +137,7 @@ impl Connection {
                 .any(|row| row.kind == Kind::Sent && received(row))
     }
 
-    /// Adds what was said of it by the connection manager between two times.
+    /// Adds the connection's messages of the connection manager between two times.
     fn add_messages(&mut self, file: &File, from: u64, until: u64) {
         let messages = || {
             file.told.iter().filter_map(|told| match &told.what {
@@ -157,7 +157,7 @@ impl Connection {
             let belongs = if sent {
                 its.local == ids.local
             } else {
-                // A REQ does not know the ID of who it asks.
+                // A REQ does not have the peer's communication ID.
                 its.remote == Some(ids.local)
                     || matches!(message, Message::Req(_)) && ids.remote == Some(its.local)
             };
@@ -178,7 +178,7 @@ impl Connection {
         }
     }
 
-    /// Adds what concerns every connection: link and device, and commands that were not simply done.
+    /// Adds the events that concern every connection: link, device, and commands that did not just succeed.
     fn add_events(&mut self, file: &File, from: u64, until: u64) {
         for told in &file.told {
             let What::Note(entry) = &told.what else {
@@ -198,7 +198,7 @@ impl Connection {
     }
 }
 
-/// All connections of a file, by instance and endpoint, each endpoint's in order.
+/// Returns all connections of a file, by instance and endpoint, each endpoint's in order.
 pub(super) fn all_of(file: &File) -> Vec<Connection> {
     let mut of_endpoints: BTreeMap<(u32, u32), Vec<Connection>> = BTreeMap::new();
     let mut over = BTreeMap::new();

@@ -1,7 +1,8 @@
-//! A sequence as a picture: a line down for each side, time from top to bottom, an arrow for what goes between them.
+//! A sequence as a picture: a vertical line for each side, time from top to bottom, an arrow for each message or
+//! request.
 //!
-//! An arrow that ends in nothing is a message, or a request, of which nobody knows whether it arrived. Red is what
-//! failed. Everything the picture says is text, and wraps; nothing is cut off.
+//! An arrow with an open end is a message or a request whose arrival is not recorded. Failures are red. All text in
+//! the picture wraps; nothing is cut off.
 
 use svg::Document;
 use svg::node::element::{Circle, Line, Polygon, Rectangle, Text};
@@ -11,18 +12,18 @@ use super::sequence::{Sequence, Side, Step, milliseconds};
 use simnic::palette::{BLUE, FONT, INK, PALE, RED};
 
 const WIDTH: u32 = 1_240;
-/// Where the lines of the sides are.
+/// Horizontal positions of the sides' lines.
 const HERE: u32 = 500;
 const PEER: u32 = 820;
-/// Letters of a line beside them.
+/// Letters in a line of text beside them.
 const LETTERS: usize = 52;
 const LINE: u32 = 15;
 const GAP: u32 = 11;
 const HEAD: u32 = 104;
 
-/// Draws it.
+/// Draws the sequence.
 pub(super) fn draw(sequence: &Sequence) -> String {
-    // Where each step is; a step has as much room as its words.
+    // Vertical position of each step; a step is as high as its text.
     let mut y = HEAD + 24;
     let mut places = Vec::with_capacity(sequence.steps.len());
     let mut words = Vec::with_capacity(sequence.steps.len());
@@ -122,10 +123,10 @@ impl Shape {
     }
 }
 
-/// What stands beside the line of a side.
+/// Returns the text beside the line of a side.
 fn beside(step: &Step) -> String {
     match step.row.kind {
-        // Its name is on the arrow.
+        // The message's name is on the arrow.
         Kind::Received | Kind::Sent => step
             .row
             .says
@@ -153,7 +154,7 @@ const fn ink(kind: Kind) -> &'static str {
     }
 }
 
-/// What is drawn on the line of a side.
+/// Returns the marks on the line of a side.
 fn marks(step: &Step, x: u32, y: u32, ink: &str) -> Vec<Shape> {
     let dot = |radius: u32| {
         Shape::Circle(
@@ -190,7 +191,7 @@ fn cross(x: u32, y: u32) -> Vec<Shape> {
         .into()
 }
 
-/// What goes between the sides.
+/// Returns the arrows between the sides.
 fn arrows(step: &Step, places: &[u32], y: u32) -> Vec<Shape> {
     let (own, other) = match step.side {
         Side::Here => (HERE, PEER),
@@ -226,7 +227,7 @@ fn arrows(step: &Step, places: &[u32], y: u32) -> Vec<Shape> {
     }
 }
 
-/// Most of the way.
+/// Returns a position most of the way to the other side.
 const fn towards(own: u32, other: u32) -> u32 {
     if own < other { other - 24 } else { other + 24 }
 }
@@ -239,7 +240,7 @@ fn arrow(from: (u32, u32), to: (u32, u32), ink: &str, name: &str, open: bool) ->
     shapes
 }
 
-/// The arrow of a request: its name is near who posted it, where few messages cross it.
+/// Returns the arrow of a request. Its name is near the side that posted it, where few messages cross it.
 fn request(from: (u32, u32), to: (u32, u32), name: &str) -> Vec<Shape> {
     let (at, anchor) = if from.0 < to.0 {
         (from.0 + 18, "start")
@@ -275,7 +276,7 @@ fn line(from: (u32, u32), to: (u32, u32), ink: &str) -> Line {
 }
 
 fn text(words: &str, x: u32, y: u32, anchor: &str, ink: &str) -> Text {
-    // What XML cannot hold has no place in words either.
+    // Characters that XML cannot hold are left out of the text, too.
     let words: String = words
         .chars()
         .filter(|letter| !letter.is_control())
@@ -291,7 +292,7 @@ fn bold(words: &str, x: u32, y: u32, anchor: &str) -> Text {
     text(words, x, y, anchor, INK).set("font-weight", "bold")
 }
 
-/// Lines of at most so many letters, broken at spaces where there are any.
+/// Breaks text into lines of at most `letters` letters, at spaces where there are any.
 fn wrap(words: &str, letters: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in words.split_whitespace() {

@@ -1,4 +1,4 @@
-//! `datctl decode`: the sequence of a connection, from what a flight recorder held.
+//! `datctl decode`: the sequence of a connection, from the file of a flight recorder.
 //!
 //! ```text
 //!   read         a pcapng file of a recorder: frames, and notes of what the card was told
@@ -7,7 +7,7 @@
 //!   ladder       that as a picture
 //! ```
 //!
-//! A file comes from anywhere. Nothing in it is believed further than it is shown.
+//! A file may come from anywhere. Its contents are shown and not relied on.
 
 mod connection;
 mod ladder;
@@ -54,7 +54,7 @@ fn number(text: &str) -> Result<u32, std::num::ParseIntError> {
     }
 }
 
-/// What there is to show.
+/// The output of the command.
 #[derive(Serialize)]
 #[serde(untagged)]
 pub(crate) enum Shown {

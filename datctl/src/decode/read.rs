@@ -1,4 +1,4 @@
-//! A file of a flight recorder, read.
+//! The reader of a flight recorder's file.
 
 use std::error::Error;
 use std::path::Path;
@@ -11,42 +11,42 @@ use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
 use udapl::recorder::{Mad, Message};
 
-/// The longest file that is read.
+/// Limit on the size of a file, in bytes.
 const LONGEST: u64 = 1 << 30;
 
-/// What is in a file.
+/// Contents of a file.
 pub(super) struct File {
     /// Name of the adapter.
     pub(super) adapter: String,
-    /// Process that had it open.
+    /// Process that had the adapter open.
     pub(super) process: Option<u32>,
-    /// Why it was written.
+    /// Reason why the file was written.
     pub(super) reason: String,
-    /// Endpoints when it was written.
+    /// Endpoints at the time the file was written.
     pub(super) endpoints: Vec<Entry>,
-    /// What happened, in the order of the file.
+    /// Events, in the order of the file.
     pub(super) told: Vec<Told>,
 }
 
-/// Something that happened.
+/// An event.
 pub(super) struct Told {
-    /// Nanoseconds of the file's clock.
+    /// Time in nanoseconds of the file's clock.
     pub(super) at: u64,
-    /// What.
+    /// The event itself.
     pub(super) what: What,
 }
 
-/// What happened.
+/// Kinds of events.
 pub(super) enum What {
-    /// The card was told something, or told us.
+    /// A note: the card was told something, or told us.
     Note(Box<Entry>),
     /// A message of the connection manager.
     Message {
-        /// It was sent; otherwise it arrived.
+        /// True if the message was sent; false if it arrived.
         sent: bool,
-        /// What it says.
+        /// The decoded message.
         message: Box<Message>,
-        /// Its bytes.
+        /// The bytes of the message.
         mad: Box<Mad>,
     },
 }
@@ -111,7 +111,7 @@ impl File {
         Ok(read)
     }
 
-    /// A note. False: it is none of ours.
+    /// Reads a note. Returns false if it is none of ours.
     fn note(&mut self, at: u64, bytes: &[u8]) -> bool {
         let Some(json) = bytes.strip_prefix(&NOTE_HEADER) else {
             return false;
@@ -134,7 +134,7 @@ impl File {
         true
     }
 
-    /// A frame, if it is one of the connection manager.
+    /// Reads a frame, if it is one of the connection manager.
     fn frame(&mut self, at: u64, sent: bool, bytes: &[u8]) {
         let Ok(packet) = Packet::parse_ignoring_icrc(bytes) else {
             return;

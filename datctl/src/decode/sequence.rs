@@ -1,8 +1,8 @@
-//! A connection as one sequence, with its other side if there is something of it.
+//! A connection as one sequence of both sides, as far as the peer's side is recorded.
 //!
-//! Two files have two clocks. What one side sent and the other received binds them: it cannot have arrived before it
-//! left. Where one offset of the clocks suits all messages with the clocks as they are, they are left so; otherwise the
-//! middle of what is possible is taken.
+//! Two files have two clocks. Messages that one side sent and the other received bind the clocks: a message cannot
+//! have arrived before it left. If the clocks as they are suit all messages, no offset is added; otherwise the offset
+//! is the middle of the possible range.
 
 use std::collections::VecDeque;
 
@@ -12,27 +12,27 @@ use super::connection::{Connection, Kind, Row};
 use super::read::File;
 use crate::report::table;
 
-/// Whose row it is.
+/// Side of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Side {
-    /// Ours.
+    /// Our side.
     Here,
-    /// The peer's.
+    /// The peer's side.
     Peer,
 }
 
 /// A row of the sequence.
 #[derive(Serialize)]
 pub(super) struct Step {
-    /// Nanoseconds since the first.
+    /// Nanoseconds since the first step.
     pub(super) at: u64,
-    /// Whose it is.
+    /// Side of the row.
     pub(super) side: Side,
-    /// What.
+    /// The row itself.
     #[serde(flatten)]
     pub(super) row: Row,
-    /// Place of the same message at the other side.
+    /// Index of the step of the same message at the other side.
     #[serde(skip)]
     pub(super) partner: Option<usize>,
 }
@@ -40,19 +40,19 @@ pub(super) struct Step {
 /// A connection from both sides.
 #[derive(Serialize)]
 pub(crate) struct Sequence {
-    /// One line about it.
+    /// Title of the sequence, in one line.
     pub(super) title: String,
-    /// Why the file was written.
+    /// Reason why the file was written.
     pub(super) reason: String,
-    /// Our side.
+    /// Name of our side.
     pub(super) here: String,
-    /// The peer.
+    /// Name of the peer.
     pub(super) peer: String,
-    /// There is something of the peer's side.
+    /// True if something of the peer's side is recorded.
     pub(super) both: bool,
-    /// Rows before these that are not shown.
+    /// Number of earlier rows that are not shown.
     pub(super) before: usize,
-    /// What happened.
+    /// The steps, in order.
     pub(super) steps: Vec<Step>,
 }
 
@@ -106,7 +106,7 @@ impl Sequence {
         }
     }
 
-    /// As a table.
+    /// Returns the sequence as a table.
     pub(super) fn human(&self) -> String {
         let rows = self.steps.iter().map(|step| {
             let arrow = match (step.row.kind, step.side) {
@@ -152,8 +152,8 @@ pub(super) fn milliseconds(at: u64) -> String {
 
 type Rows<'a> = VecDeque<(u64, Side, &'a Row)>;
 
-/// Puts two sides into one order, each of which is in its own, by time. In a world where nothing takes time, what
-/// arrives comes behind what left.
+/// Merges two sides, each in its own order, by time. Where virtual time stands still, a message's arrival follows its
+/// departure.
 fn settle<'a>(mut here: Rows<'a>, mut peer: Rows<'a>) -> Vec<(u64, Side, &'a Row)> {
     let mut settled: Vec<(u64, Side, &Row)> = Vec::new();
     loop {
@@ -162,7 +162,7 @@ fn settle<'a>(mut here: Rows<'a>, mut peer: Rows<'a>) -> Vec<(u64, Side, &'a Row
             (Some(_), None) => &mut here,
             (None, Some(_)) => &mut peer,
             (Some(one), Some(other)) => {
-                // What waits for a message that the other side has not sent yet, waits.
+                // A received message comes after the row in which the other side sent it.
                 let waits = |row: &Row, other: &Rows<'_>| {
                     row.kind == Kind::Received
                         && other
@@ -182,7 +182,7 @@ fn settle<'a>(mut here: Rows<'a>, mut peer: Rows<'a>) -> Vec<(u64, Side, &'a Row
     }
 }
 
-/// Finds for each message that was sent the row in which it arrives.
+/// Finds for each sent message the row in which it arrives.
 fn pair_up(steps: &mut [Step]) {
     for at in 0..steps.len() {
         let sent = &steps[at];
@@ -202,14 +202,14 @@ fn pair_up(steps: &mut [Step]) {
     }
 }
 
-/// What to add to their times to have them in our clock.
+/// Returns the nanoseconds to add to their times to have them in our clock.
 fn clock_offset(ours: &[Row], theirs: &[Row]) -> i64 {
     let (mut least, mut most) = (i64::MIN, i64::MAX);
     let signed = |at: u64| i64::try_from(at).unwrap_or(i64::MAX);
     for our in ours.iter().filter(|row| row.mad.is_some()) {
         for their in theirs.iter().filter(|row| row.mad == our.mad) {
             let apart = signed(our.at).saturating_sub(signed(their.at));
-            // It arrived there no earlier than it left here, and the other way round.
+            // A message arrived there no earlier than it left here, and vice versa.
             if our.kind == Kind::Sent && their.kind == Kind::Received {
                 least = least.max(apart);
             } else if our.kind == Kind::Received && their.kind == Kind::Sent {

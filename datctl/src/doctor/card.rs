@@ -1,8 +1,8 @@
-//! The lines about the card as a whole, and about where it is: how its ports are joined, how its firmware is set up,
-//! who takes its virtual functions, which processors are near.
+//! The lines about the card as a whole and its place in the machine: bonding of its ports, settings of its firmware,
+//! the driver that takes its virtual functions, the processors near it.
 //!
-//! How the firmware is set up is told by `mlxconfig` of NVIDIA's tools, or by `mstconfig` of mstflint, as root. Of what
-//! they print these settings matter here:
+//! `mlxconfig` of NVIDIA's tools, or `mstconfig` of mstflint, prints the firmware's settings, as root. These settings
+//! matter here:
 //!
 //! | Setting | Matters because |
 //! |---|---|
@@ -16,7 +16,7 @@ use hw_mlx::ids;
 
 use super::Line;
 
-/// Settings that are told, as far as a card has them.
+/// Settings that are shown, as far as a card has them.
 const TOLD: [&str; 4] = [
     "ROCE_CONTROL",
     "INTERNAL_CPU_OFFLOAD_ENGINE",
@@ -24,11 +24,11 @@ const TOLD: [&str; 4] = [
     "PCI_WR_ORDERING",
 ];
 
-/// The lines of a function whose card is on this machine.
+/// Returns the lines of a function whose card is on this machine.
 pub(super) fn lines(machine: &Machine, function: &PciFunction) -> Vec<Line> {
     let physical = match function.role {
         Role::Virtual { of } => of.and_then(|of| machine.function(of)),
-        // A machine that was given a virtual function sees no physical one beside it.
+        // A guest with a virtual function sees no physical function beside it.
         Role::Physical { .. } if ids::is_virtual(function.device_id) => None,
         Role::Physical { .. } => Some(function.clone()),
     };
@@ -44,8 +44,8 @@ pub(super) fn lines(machine: &Machine, function: &PciFunction) -> Vec<Line> {
     lines
 }
 
-/// Whether the port is one of several that are joined. Where the interface is not here there is no line: `pf interface`
-/// says so.
+/// Checks that the port is not bonded with others. Without an interface here there is no line: `pf interface` reports
+/// that.
 fn joined(machine: &Machine, physical: &PciFunction) -> Option<Line> {
     const CHECK: &str = "pf lag";
     let interface = machine
@@ -58,7 +58,7 @@ fn joined(machine: &Machine, physical: &PciFunction) -> Option<Line> {
         .join(format!("net/{interface}"));
     let master = std::fs::read_link(folder.join("master")).ok();
     let master = master.as_ref().and_then(|path| path.file_name()?.to_str());
-    // A bridge is a master, too; a slave of a bond has a folder for that (Linux `bond_sysfs_slave.c`).
+    // A bridge is a master, too; a slave of a bond has this folder (Linux `bond_sysfs_slave.c`).
     let bond = master.filter(|_| folder.join("bonding_slave").is_dir());
     Some(match bond {
         None => Line::ok(CHECK, format!("{interface} is in no bond")),
@@ -73,7 +73,7 @@ fn joined(machine: &Machine, physical: &PciFunction) -> Option<Line> {
     })
 }
 
-/// How the card's firmware is set up.
+/// Checks the settings of the card's firmware.
 fn setup(machine: &Machine, physical: &PciFunction) -> Line {
     const CHECK: &str = "pf setup";
     let address = physical.address.to_string();
@@ -138,8 +138,8 @@ fn setup(machine: &Machine, physical: &PciFunction) -> Line {
     Line::ok(CHECK, found())
 }
 
-/// The value in force of a setting: name, default, current, next boot, behind a `*` where they differ and `RO` where it
-/// is read-only. Older tools print the last one alone.
+/// Returns the current value of a setting. A line has name, default, current, next boot, after a `*` where they
+/// differ and `RO` where the setting is read-only. Older tools print the last one alone.
 fn current<'a>(printed: &'a str, name: &str) -> Option<&'a str> {
     printed.lines().find_map(|line| {
         let mut words = line
@@ -155,8 +155,8 @@ fn current<'a>(printed: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-/// Who takes virtual functions that are made (`sriov_drivers_autoprobe`, Linux
-/// `Documentation/ABI/testing/sysfs-bus-pci`). Either will do.
+/// Reports the driver that takes new virtual functions (`sriov_drivers_autoprobe`, Linux
+/// `Documentation/ABI/testing/sysfs-bus-pci`). Either answer is ok.
 fn probing(machine: &Machine, physical: &PciFunction) -> Option<Line> {
     const CHECK: &str = "vf probing";
     let file = machine
@@ -173,7 +173,7 @@ fn probing(machine: &Machine, physical: &PciFunction) -> Option<Line> {
     ))
 }
 
-/// Whether this process may run near the function.
+/// Checks that this process may run near the function.
 fn near(machine: &Machine, function: &PciFunction) -> Option<Line> {
     const CHECK: &str = "numa";
     let node = function.numa_node?;
@@ -206,7 +206,7 @@ fn near(machine: &Machine, function: &PciFunction) -> Option<Line> {
     })
 }
 
-/// `0-3,8` as pairs of the first and the last; what cannot be read is left out.
+/// Parses `0-3,8` as pairs of the first and the last; unreadable parts are left out.
 fn ranges(list: &str) -> Vec<(u32, u32)> {
     list.split(',')
         .filter_map(|part| {
@@ -220,7 +220,7 @@ fn ranges(list: &str) -> Vec<(u32, u32)> {
 mod tests {
     use super::*;
 
-    /// As mstconfig printed them of a BlueField-2 (github.com/Mellanox/mstflint issue 830) and of a ConnectX-5
+    /// Output of mstconfig on a BlueField-2 (github.com/Mellanox/mstflint issue 830) and on a ConnectX-5
     /// (github.com/kubeovn/kube-ovn issue 2685).
     #[test]
     fn a_setting_in_force_is_the_one_between_default_and_next_boot() {

@@ -1,12 +1,12 @@
-//! `datctl doctor --fix`: does what can be done about lines that are not ok, from here and safely.
+//! `datctl doctor --fix`: applies the remedies for lines that are not ok, as far as this is safe from here.
 //!
-//! Each fix is a command that a person could have typed, and is printed before it is run; with `--dry-run` that is all.
-//! One that fails does not keep the others from being tried; what came of it all is what the lines say afterwards.
+//! Each fix is a command that a person could have typed, and is printed before it is run; with `--dry-run` it is only
+//! printed. After a failed fix the others are still tried. The lines afterwards show the result.
 //!
-//! Safe means: until the next boot only, of this machine's settings and not of its policies, and nothing that somebody
-//! else needs. So functions are bound only if they were named, under the rules of `datctl bind`; huge pages
-//! take no more than half of the memory that is available; `kernel.io_uring_disabled`, limits of logins, the firmware's
-//! setup and the physical function's side are left to whoever has decided about them.
+//! A fix is safe if it lasts until the next boot only, changes this machine's settings and not its policies, and
+//! takes nothing that others need. So functions are bound only if they were named, under the rules of `datctl bind`.
+//! Huge pages take no more than half of the memory that is available. `kernel.io_uring_disabled`, limits of logins,
+//! the firmware's settings and the physical function's side are left to the administrator.
 
 use driver::PciAddress;
 use driver::pci::{Kernel, Machine, Writer};
@@ -15,7 +15,7 @@ use serde::{Serialize, Serializer};
 use super::Diagnosis;
 use crate::report::{Output, Report};
 
-/// Something that is done.
+/// A remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fix {
     /// Loads modules.
@@ -27,7 +27,7 @@ pub(super) enum Fix {
 }
 
 impl Fix {
-    /// As a person would type it.
+    /// Returns the command that a person would type.
     fn command(&self) -> String {
         match self {
             Self::Modprobe(modules) => format!("modprobe -a {}", modules.join(" ")),
@@ -69,7 +69,7 @@ struct Step {
     check: &'static str,
     device: Option<String>,
     command: String,
-    /// False: it is only shown.
+    /// False: the command is only shown.
     runs: bool,
 }
 
@@ -93,8 +93,8 @@ impl Report for Failed {
     }
 }
 
-/// Does what the lines have fixes for; functions that are not among `named` are not bound. Whether there was
-/// anything.
+/// Applies the fixes of the lines. Functions that are not among `named` are not bound. Returns whether there was any
+/// fix.
 pub(crate) fn fix(
     machine: &Machine,
     diagnosis: &Diagnosis,

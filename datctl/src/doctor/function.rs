@@ -116,7 +116,7 @@ fn acs(machine: &Machine, function: &PciFunction, group: u32, others: &[Member])
     } else {
         ports.join(", ")
     };
-    // A group that is shared can be used as a whole; the line before says whether it can now.
+    // A shared group can be used only as a whole; the line before says whether it can now.
     Line::not_ok(
         CHECK,
         format!("shares group {group} with {}: {because}", strangers.join(", ")),

@@ -1,6 +1,6 @@
-//! The lines about what the port of the physical function does with priorities and about congestion. It works without:
-//! frames that a full queue drops are sent again, and that shows in the counters `packet_seq_err` and
-//! `out_of_sequence`. `datctl info` says what the device itself tells of the same.
+//! The lines about priorities and congestion control on the port of the physical function. RDMA works without them:
+//! frames that a full queue drops are sent again, which shows in the counters `packet_seq_err` and `out_of_sequence`.
+//! `datctl info` shows the device's own report of the same.
 
 use driver::PciAddress;
 use driver::pci::Machine;
@@ -14,7 +14,7 @@ fn dcb(machine: &Machine, object: &str, interface: &str) -> Option<Value> {
     serde_json::from_str(&text).ok()
 }
 
-/// Priorities that are paused instead of dropped (IEEE 802.1Qbb).
+/// Checks the priorities that are paused instead of dropped (IEEE 802.1Qbb).
 pub(super) fn priorities(machine: &Machine, interface: &str) -> Line {
     const CHECK: &str = "pf pfc";
     let told = dcb(machine, "pfc", interface);
@@ -49,7 +49,7 @@ pub(super) fn priorities(machine: &Machine, interface: &str) -> Line {
     Line::ok(CHECK, format!("{interface} pauses {of} {}", on.join(", ")))
 }
 
-/// What a frame's priority is.
+/// Reports the source of a frame's priority.
 pub(super) fn trust(machine: &Machine, interface: &str) -> Line {
     const CHECK: &str = "pf priority";
     let Some(told) = dcb(machine, "app", interface) else {
@@ -59,7 +59,7 @@ pub(super) fn trust(machine: &Machine, interface: &str) -> Line {
             format!("dcb app show dev {interface}"),
         );
     };
-    // A driver of a port with such a rule has it go by code points (Linux `en_dcbnl.c` `mlx5e_dcbnl_ieee_setapp`).
+    // The driver of a port with such a rule trusts DSCP (Linux `en_dcbnl.c` `mlx5e_dcbnl_ieee_setapp`).
     let rules = told.get("dscp_prio").and_then(Value::as_array);
     let words = |rule: &Value| {
         let [dscp, priority] = rule.as_array()?.as_slice() else {
@@ -87,8 +87,8 @@ pub(super) fn trust(machine: &Machine, interface: &str) -> Line {
     )
 }
 
-/// Whether the device answers congestion. Firmware does unless somebody has switched it off; the parameters are the
-/// kernel's to show.
+/// Checks that the device reacts to congestion. Firmware does unless it was switched off; only the kernel shows the
+/// parameters.
 pub(super) fn congestion(machine: &Machine, physical: PciAddress) -> Line {
     const CHECK: &str = "pf congestion";
     let parameters = format!("/sys/kernel/debug/mlx5/{physical}/cc_params");

@@ -8,9 +8,9 @@ use driver::pci::{Iommu, Machine, Remapping};
 use super::Line;
 use super::fix::Fix;
 
-/// What the firmware of a function borrows and our queues take, beside what a program registers.
+/// Memory that a function's firmware borrows and our queues take, beside the memory that a program registers, in MiB.
 const OVERHEAD_MIB: u64 = 64;
-/// Size of a huge page.
+/// Size of a huge page, in MiB.
 const HUGE_PAGE_MIB: u64 = 2;
 
 pub(super) fn lines(machine: &Machine, memory_mib: u64) -> [Line; 7] {
@@ -25,14 +25,14 @@ pub(super) fn lines(machine: &Machine, memory_mib: u64) -> [Line; 7] {
     ]
 }
 
-/// How a parameter gets onto the kernel's command line, and off it.
+/// Commands that add a parameter to the kernel's command line and remove it.
 struct Loader {
     add: &'static str,
     take: &'static str,
 }
 
 impl Loader {
-    /// Red Hat's systems keep the command line with each kernel, and have a program for it.
+    /// Red Hat's systems keep the command line with each kernel, and have a program that edits it.
     fn of(machine: &Machine) -> Self {
         if machine.path("/usr/sbin/grubby").exists() {
             return Self {
@@ -111,17 +111,17 @@ fn modules(missing: &[&str]) -> Line {
     .fixed_by(Fix::Modprobe(&["vfio-pci", "vfio_iommu_type1"]))
 }
 
-/// What the kernel's switch says, and what came of trying.
+/// Reports the kernel's switch and the result of a trial.
 fn io_uring(disabled: u32, tried: io::Result<RingProbe>) -> Line {
-    /// The switch is of all processes, and somebody has set it on purpose: it is not for `--fix`.
+    /// The switch applies to all processes, and was set on purpose: it is not for `--fix`.
     const MEND: &str = "sysctl -w kernel.io_uring_disabled=0";
     const CHECK: &str = "io_uring";
-    /// As the system counts errors.
+    /// The error code of the system.
     const EPERM: i32 = nix::errno::Errno::EPERM as i32;
     const ENOMEM: i32 = nix::errno::Errno::ENOMEM as i32;
     const ENOSYS: i32 = nix::errno::Errno::ENOSYS as i32;
     const EACCES: i32 = nix::errno::Errno::EACCES as i32;
-    /// What is left without a ring (`driver::Reactor`).
+    /// The fallback without a ring (`driver::Reactor`).
     const WITHOUT: &str = "waiting goes by ppoll(2), and disks are refused";
     let switch = match disabled {
         0 => String::new(),
@@ -156,7 +156,7 @@ fn io_uring(disabled: u32, tried: io::Result<RingProbe>) -> Line {
                 format!("no ring can be made: {error}{switch}{left}"),
                 why,
             );
-            // What the reactor does without a ring it does for these answers.
+            // For these answers the reactor falls back to ppoll.
             if refused { line.optional() } else { line }
         }
         Ok(RingProbe { missing, .. }) if !missing.is_empty() => Line::not_ok(
@@ -197,7 +197,7 @@ fn memlock(lockable: Option<u64>, needed_mib: u64) -> Line {
 }
 
 fn limits(mappings: Option<u64>, files: Option<u64>) -> Line {
-    /// The arena takes few mappings; lent memory one each, unless it lies in memory that is lent already.
+    /// The arena takes few mappings; lent memory takes one each, unless it lies in memory that is lent already.
     const MAPPINGS: u64 = 1024;
     /// An eventfd for each interrupt vector, of which a function has up to a few hundred, and the program's own files.
     const FILES: u64 = 1024;
@@ -251,7 +251,7 @@ fn huge_pages(machine: &Machine, memory_mib: u64) -> Line {
         format!("echo {total} > {POOL}; at every boot: echo vm.nr_hugepages={total} > /etc/sysctl.d/90-dat.conf"),
     )
     .optional();
-    // What the pool has nobody else can use.
+    // Memory in the pool is lost to all other uses.
     let affordable = machine.available_mib() / 2 >= missing * HUGE_PAGE_MIB;
     if !affordable {
         return line;
@@ -262,7 +262,7 @@ fn huge_pages(machine: &Machine, memory_mib: u64) -> Line {
     })
 }
 
-/// How many huge pages of 2 MiB the kernel keeps.
+/// Number of huge pages of 2 MiB that the kernel keeps.
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
 
 #[cfg(test)]

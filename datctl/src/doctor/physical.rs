@@ -1,10 +1,10 @@
-//! The lines about what a virtual function has from its physical one.
+//! The lines about the state that a virtual function gets from its physical one.
 //!
-//! A virtual function reaches nobody unless its physical one lets it: the physical function's driver gives it its
-//! memory, its interface being up gives it its link, the switch in the card decides what it may send and what it hears.
-//! All of that is set on the physical function's side, by people who are seldom those who open the virtual one; so each
-//! line names the command. sysfs knows the interface, `ip`, `devlink` and `dcb` of iproute2 the rest; where they are
-//! not there, or say nothing about this function, the line is unknown.
+//! A virtual function reaches nobody unless its physical function lets it. The physical function's driver gives it
+//! its memory; the physical function's interface, when up, gives it its link; the card's switch decides which frames
+//! it may send and receives. All of that is set on the physical function's side, usually by other people than the
+//! users of the virtual one; so each line names the command. sysfs knows the interface; `ip`, `devlink` and `dcb` of
+//! iproute2 know the rest. Where they are missing, or say nothing about this function, the line is unknown.
 
 use driver::PciAddress;
 use driver::pci::{Machine, Netdev, PciFunction, Role};
@@ -14,18 +14,18 @@ use serde_json::Value;
 
 use super::{Line, lossless};
 
-/// The driver that can be a physical function's for virtual ones.
+/// Driver of a physical function with virtual ones.
 const DRIVER: &str = "mlx5_core";
-/// What `ip` prints where a virtual function has no MAC of its own.
+/// Text of `ip` for a virtual function that has no MAC of its own.
 const NO_MAC: &str = "00:00:00:00:00:00";
 /// The smallest MTU with which 4096 bytes of payload fit a packet with all its headers (Linux `iboe_get_mtu`).
 const LARGEST_PATH_MTU_TAKES: u32 = 4192;
 
-/// The lines of a virtual function; none for a physical one.
+/// Returns the lines of a virtual function; none for a physical one.
 pub(super) fn lines(machine: &Machine, function: &PciFunction) -> Vec<Line> {
     let of = match function.role {
         Role::Virtual { of } => of.and_then(|of| machine.function(of)),
-        // A machine that was given a virtual function sees no physical one beside it.
+        // A guest with a virtual function sees no physical function beside it.
         Role::Physical { .. } if ids::is_virtual(function.device_id) => None,
         Role::Physical { .. } => return Vec::new(),
     };
@@ -53,7 +53,7 @@ pub(super) fn lines(machine: &Machine, function: &PciFunction) -> Vec<Line> {
     ]
 }
 
-/// What is known of the physical function's side.
+/// State of the physical function's side, as far as it is known.
 struct Side {
     physical: PciFunction,
     /// Number of the virtual function.
@@ -63,7 +63,7 @@ struct Side {
     /// The virtual function's port of the switch, in switchdev mode.
     representor: Option<Netdev>,
     mode: Option<Mode>,
-    /// What `ip` says of the virtual function.
+    /// The settings that `ip` prints for the virtual function.
     settings: Option<Settings>,
 }
 
@@ -73,7 +73,8 @@ enum Mode {
     Switchdev,
 }
 
-/// One of `vfinfo_list` in `ip -json link show`. What a version of it, or the driver, does not say is `None`.
+/// One entry of `vfinfo_list` in `ip -json link show`. A field is `None` if this version of `ip`, or the driver,
+/// lacks it.
 #[derive(Clone, Debug, Deserialize)]
 struct Settings {
     vf: u32,
@@ -86,7 +87,7 @@ struct Settings {
     vlan_list: Vec<Vlan>,
 }
 
-/// Without a VLAN there is an entry that says nothing.
+/// Without a VLAN there is an entry without values.
 #[derive(Clone, Debug, Deserialize)]
 struct Vlan {
     #[serde(default)]
@@ -303,7 +304,7 @@ impl Side {
         }
     }
 
-    /// Only promiscuity takes it, which nothing here asks for.
+    /// Checks the trust setting. Only promiscuous mode needs it, and nothing here uses that.
     fn trust(&self) -> Line {
         const CHECK: &str = "vf trust";
         match self.settings.as_ref().and_then(|it| it.trust) {
@@ -342,12 +343,12 @@ impl Side {
         Line::unknown(check, why, self.show())
     }
 
-    /// How to see what is set.
+    /// Returns the command that shows the settings.
     fn show(&self) -> String {
         format!("ip link show dev {}", self.name())
     }
 
-    /// The beginning of a command that sets something of the virtual function.
+    /// Returns the beginning of a command that sets `what` on the virtual function.
     fn set(&self, what: &str) -> String {
         let number = self
             .number
@@ -362,7 +363,7 @@ impl Side {
     }
 }
 
-/// The link state that the physical function's side has set for a virtual one, in `ip`'s words.
+/// Returns the link state that the physical function's side has set for a virtual one, in `ip`'s words.
 pub(crate) fn link_state(machine: &Machine, interface: &str, number: u32) -> Option<String> {
     settings(machine, interface, number)?.link_state
 }
@@ -376,7 +377,7 @@ fn settings(machine: &Machine, interface: &str, number: u32) -> Option<Settings>
         .find(|settings| settings.vf == number)
 }
 
-/// `devlink` knows it, and the drivers that NVIDIA hands out have a file for it.
+/// Returns the mode of the switch: from `devlink`, or from a file of NVIDIA's own drivers.
 fn mode(machine: &Machine, physical: PciAddress, interface: Option<&Netdev>) -> Option<Mode> {
     let device = format!("pci/{physical}");
     let word = machine

@@ -1,7 +1,7 @@
-//! Tables of a screen that is as wide as it is: where columns do not fit, those that matter least are left out. No cell
-//! is cut or continued on another line.
+//! Tables that fit the width of the screen: where columns do not fit, the least important are left out. No cell is
+//! cut or continued on another line.
 
-/// Between two columns.
+/// Spaces between two columns.
 const GAP: usize = 2;
 
 /// A column.
@@ -9,11 +9,11 @@ pub(super) struct Column {
     pub(super) title: &'static str,
     /// The column with the highest rank is left out first; that with rank 0 never is.
     pub(super) rank: u8,
-    /// Numbers stand at the right.
+    /// True if the cells are numbers, which are aligned to the right.
     pub(super) is_number: bool,
 }
 
-/// Lines of a table: the titles, and a line for each row. Without a width it has all columns.
+/// Returns the lines of a table: the titles, and a line for each row. Without a width the table has all columns.
 pub(super) fn lines<const N: usize>(
     columns: &[Column; N],
     rows: &[[String; N]],
@@ -49,7 +49,7 @@ pub(super) fn lines<const N: usize>(
     std::iter::once(titles).chain(rows).collect()
 }
 
-/// A sentence in lines of this width, between words; a word that is longer is cut.
+/// Wraps a sentence at spaces to lines of this width; a longer word is cut.
 pub(super) fn wrapped(text: &str, width: Option<usize>) -> Vec<String> {
     let Some(width) = width else {
         return vec![text.to_owned()];
@@ -69,7 +69,7 @@ pub(super) fn wrapped(text: &str, width: Option<usize>) -> Vec<String> {
     lines
 }
 
-/// A word, and a mark where it was cut.
+/// Returns a word, cut to the width with a mark at the cut.
 fn clipped(word: &str, width: usize) -> String {
     if word.chars().count() <= width {
         return word.to_owned();

@@ -1,4 +1,4 @@
-//! `datctl explain`: what a number or a name from a log means, wherever it may come from.
+//! `datctl explain`: the meanings of a number or a name from a log.
 //!
 //! Numbers and names come from the tables of the crates that use them; each kind of them is one function here. A number
 //! is read as programs print it: `0x80120060`, `80120060`, `2148663392`, or `-2146303904`, which is the same with `%d`.
@@ -25,7 +25,7 @@ pub(crate) struct Options {
     vendor: Option<u8>,
 }
 
-/// What it may be.
+/// The possible meanings.
 #[derive(Serialize)]
 pub(crate) struct Meanings {
     code: String,
@@ -34,13 +34,13 @@ pub(crate) struct Meanings {
 
 #[derive(Serialize)]
 struct Meaning {
-    /// Where such a number stands.
+    /// Source of such a number.
     of: &'static str,
     name: String,
     means: String,
 }
 
-/// Decimal, or hex after 0x; what is negative is 32 bits with a sign.
+/// Parses a decimal number, or one in hex after 0x; a negative number is a signed one of 32 bits.
 fn number(text: &str) -> Option<u32> {
     match text.strip_prefix("0x").or(text.strip_prefix("0X")) {
         Some(digits) => u32::from_str_radix(digits, 16).ok(),
@@ -56,7 +56,7 @@ fn byte(text: &str) -> Result<u8, String> {
     byte.ok_or_else(|| format!("{text:?} is no number from 0 to 255"))
 }
 
-/// Whether a name is meant: in full, or without what all of its kind begin with.
+/// Returns true if the text means this name: in full, or without the prefix that all of its kind have.
 fn is_meant(name: &str, text: &str) -> bool {
     let (name, text) = (name.to_ascii_uppercase(), text.to_ascii_uppercase());
     name == text
@@ -65,13 +65,13 @@ fn is_meant(name: &str, text: &str) -> bool {
             .is_some_and(|rest| rest.ends_with('_'))
 }
 
-/// How programs print a `DAT_RETURN` with this type.
+/// Returns a `DAT_RETURN` with this type as programs print it.
 fn printed(kind: ReturnType) -> String {
     let code = DatError::new(kind, Subtype::None).code();
     format!("{code:#010x}, with %d {}", code.cast_signed())
 }
 
-/// Syndromes that the PRM has a name for.
+/// Syndromes that the PRM names.
 const SYNDROMES: [u8; 13] = [
     syndrome::LOCAL_LENGTH,
     syndrome::LOCAL_QP_OPERATION,
@@ -88,7 +88,7 @@ const SYNDROMES: [u8; 13] = [
     syndrome::REMOTE_ABORTED,
 ];
 
-/// Statuses of a completion, and a syndrome of the device that becomes each.
+/// Returns the statuses of a completion, each with a syndrome of the device that maps to it.
 fn statuses() -> impl Iterator<Item = (DtoStatus, u8)> {
     SYNDROMES
         .into_iter()
@@ -112,7 +112,7 @@ fn of_reason(reason: RejectReason) -> Meaning {
     }
 }
 
-/// Statuses of commands are told as `NAME: what it means`, or by their name alone.
+/// Returns the meaning of a command's status, which is described as `NAME: meaning`, or by its name alone.
 fn of_command(code: u8, told: &str) -> Meaning {
     let (name, means) = told.split_once(": ").unwrap_or((told, "its name says all"));
     Meaning {
@@ -122,7 +122,7 @@ fn of_command(code: u8, told: &str) -> Meaning {
     }
 }
 
-/// What a number can be. Zero, success, is a `DAT_RETURN` only.
+/// Returns the meanings of a number. Zero, success, is a `DAT_RETURN` only.
 fn of_number(number: u32, vendor: Option<u8>) -> Vec<Meaning> {
     let mut meanings = Vec::new();
     if let Some((kind, subtype)) = strerror(number).filter(|_| number == 0 || number > 0xffff) {
@@ -211,7 +211,7 @@ fn of_number(number: u32, vendor: Option<u8>) -> Vec<Meaning> {
     meanings
 }
 
-/// All names there are, with what each means.
+/// Returns all names, each with its meaning.
 fn named() -> Vec<(&'static str, Meaning)> {
     let types = ReturnType::ALL.iter().map(|&kind| {
         let of = "answer of a DAT call (DAT_RETURN)";
@@ -270,7 +270,7 @@ fn named() -> Vec<(&'static str, Meaning)> {
 }
 
 fn of_name(text: &str) -> Vec<Meaning> {
-    // As errors of this library are printed.
+    // The format in which this library prints errors.
     text.split('|')
         .flat_map(|part| {
             named()
@@ -281,7 +281,7 @@ fn of_name(text: &str) -> Vec<Meaning> {
         .collect()
 }
 
-/// Why there is nothing to say.
+/// Returns the error for a number or name without a meaning.
 fn unknown(code: &str) -> String {
     if number(code).is_some() {
         return format!(
@@ -310,7 +310,7 @@ pub(crate) fn run(options: &Options) -> Result<Meanings, Box<dyn Error>> {
         meanings.extend(of_number(number, options.vendor));
     }
     if meanings.is_empty() && !code.contains(['-', '+']) {
-        // Programs print hex without a sign of it, too.
+        // Some programs print hex without 0x.
         let hex = u32::from_str_radix(code, 16).ok();
         meanings.extend(
             hex.into_iter()

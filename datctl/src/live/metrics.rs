@@ -1,4 +1,4 @@
-//! `datctl metrics`: the counters of a live process as OpenMetrics text, once or to whoever asks by HTTP.
+//! `datctl metrics`: the counters of a live process as OpenMetrics text, printed once or served by HTTP.
 
 use std::error::Error;
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use control::schema::{Histogram, Instance, Stat};
 
 use super::{Target, ask, measure};
 
-/// What is a number of now; all else only grows.
+/// Counters that are gauges; all others only grow.
 const GAUGES: [&str; 13] = [
     "eps",
     "evds",
@@ -27,10 +27,10 @@ const GAUGES: [&str; 13] = [
     "longest_nanoseconds",
     "silent",
 ];
-/// Boundaries of histograms, as powers of two of nanoseconds: 256 ns to 69 s. They are always the same, as quantiles
-/// over several scrapes need it.
+/// Boundaries of histograms, as powers of two of nanoseconds: 256 ns to 69 s. They never change, because quantiles
+/// over several scrapes need that.
 const BOUNDARIES: core::ops::RangeInclusive<u32> = 8..=36;
-/// Endings of a command's counters.
+/// Suffixes of a command's counters.
 const OF_COMMANDS: [&str; 5] = [
     "_longest_nanoseconds",
     "_nanoseconds",
@@ -39,7 +39,8 @@ const OF_COMMANDS: [&str; 5] = [
     "_refused",
 ];
 
-/// What the adapter's own counters count, by group and name. Those of the device have their names from elsewhere.
+/// Descriptions of the adapter's own counters, by group and name. The device's counters have their names from
+/// elsewhere.
 const HELP: [(&str, &str, &str); 30] = [
     (
         "connections",
@@ -153,7 +154,7 @@ const HELP: [(&str, &str, &str); 30] = [
     ("instance", "rmrs", "Remote memory regions, now."),
 ];
 
-/// What a counter of a group counts.
+/// Returns the description of a group's counter.
 fn help(group: &str, counter: &str) -> String {
     let own = HELP
         .iter()
@@ -174,7 +175,7 @@ fn help(group: &str, counter: &str) -> String {
     format!("Counter {counter} {of}.")
 }
 
-/// What a counter of commands counts, by its ending.
+/// Returns the description of a command's counter, by its suffix.
 fn help_of_command(ending: &str) -> &'static str {
     match ending {
         "_answered" => "Commands of this kind that the device has answered.",
@@ -221,7 +222,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     metrics::serve(&listener, || scraped(&mut client, options))
 }
 
-/// What the process counts now. It may have been started anew.
+/// Returns the process's counters as text. Connects again on an error: the process may have been restarted.
 fn scraped(client: &mut Client, options: &Options) -> Result<String, Box<dyn Error>> {
     if let Ok(stat) = ask::<Stat>(client, "stat") {
         return Ok(text(&stat));
@@ -230,7 +231,7 @@ fn scraped(client: &mut Client, options: &Options) -> Result<String, Box<dyn Err
     Ok(text(&ask(client, "stat")?))
 }
 
-/// The text of what was counted.
+/// Returns the counters as OpenMetrics text.
 fn text(stat: &Stat) -> String {
     let mut made = Text::default();
     let adapter = label(&stat.adapter);
@@ -319,7 +320,7 @@ fn text(stat: &Stat) -> String {
     made.finish()
 }
 
-/// One histogram, of each instance that has it.
+/// Returns one histogram, with the buckets of each instance that has it.
 fn histogram(
     text: &mut Text,
     name: &str,
@@ -331,7 +332,7 @@ fn histogram(
     for instance in &stat.instances {
         let Some(all) = of(instance) else { continue };
         let labels = format!("adapter=\"{adapter}\",ia=\"{}\"", instance.instance);
-        // What takes longer than the last boundary is in none.
+        // Samples above the last boundary are in no bucket but +Inf.
         let buckets = BOUNDARIES.map(|power| {
             let below = all.buckets.iter().filter(|(end, _)| *end <= 1 << power);
             (seconds(1 << power), below.map(|(_, count)| count).sum())

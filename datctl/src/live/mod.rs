@@ -1,4 +1,5 @@
-//! Looking at a process from outside, by the control socket of an adapter that it has open (docs/control.md).
+//! Commands that inspect a process from outside, by the control socket of an adapter that it has open
+//! (docs/control.md).
 
 mod columns;
 pub(crate) mod explain;
@@ -24,14 +25,14 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Connects, and sees that both sides mean the same.
+    /// Connects, and checks that both sides speak the same protocol.
     pub(crate) fn connect(&self) -> Result<Client, ClientError> {
         Client::connect_alike(&self.socket, Side::Adapter)
     }
 }
 
-/// Has a process take the time of some requests and of wakeups, for as long as this client is there. One that cannot is
-/// looked at without.
+/// Makes the process measure the time of some requests and of wakeups, as long as this client is connected. A process
+/// that cannot is inspected without.
 pub(crate) fn measure(client: &mut Client) -> Result<(), ClientError> {
     match client.call::<bool>("measure", Value::Null) {
         Err(ClientError::Refused(refusal)) if refusal.code == METHOD_NOT_FOUND => Ok(()),
@@ -39,7 +40,7 @@ pub(crate) fn measure(client: &mut Client) -> Result<(), ClientError> {
     }
 }
 
-/// What a socket answers to a method without parameters.
+/// Calls a method without parameters and returns the answer.
 pub(crate) fn ask<T: serde::de::DeserializeOwned>(
     client: &mut Client,
     method: &str,

@@ -1,5 +1,5 @@
-//! `datctl monitor`: what happens in a live process, line by line: link, addresses, neighbours, connections and why
-//! they end.
+//! `datctl monitor`: events of a live process, line by line: link, addresses, neighbours, connections and the reasons
+//! why they end.
 
 use std::error::Error;
 use std::time::Duration;
@@ -49,7 +49,7 @@ impl Report for Line {
         let event = &self.0;
         let mut line = format!(
             "{:>14.6} ia {} {} {}",
-            // CAST: told in microseconds.
+            // CAST: shown in microseconds.
             event.at as f64 / 1e9,
             event.instance,
             event.kind,

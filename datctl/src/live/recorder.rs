@@ -1,4 +1,4 @@
-//! `datctl recorder`: what the instances of a live process did last, if they record.
+//! `datctl recorder`: the last actions of the instances of a live process, if they record.
 
 use std::error::Error;
 use std::fs::OpenOptions;
@@ -14,7 +14,7 @@ use super::Target;
 use crate::accept::bytes;
 use crate::report::{Report, counted};
 
-/// Events of an instance that the socket puts into a file.
+/// Limit on the events of an instance that the socket puts into a file.
 const EVENTS_OF_A_FILE: u64 = 8_192;
 
 /// `recorder`
@@ -30,7 +30,7 @@ pub(crate) struct Options {
     pcapng: Option<PathBuf>,
 }
 
-/// What they did.
+/// The recorded events.
 #[derive(Serialize)]
 #[serde(transparent)]
 pub(crate) struct Shown(Recorder);

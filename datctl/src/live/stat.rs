@@ -1,4 +1,4 @@
-//! `datctl stat`: what a live process has counted, its adapter and its device.
+//! `datctl stat`: the counters of a live process, its adapter and its device.
 
 use std::error::Error;
 
@@ -21,10 +21,10 @@ pub(crate) struct Options {
     zeros: bool,
 }
 
-/// Groups with many counters, which most people do not look for.
+/// Groups with many counters, shown only with `--all`.
 const LONG: [&str; 4] = ["commands", "port", "priorities", "vport"];
 
-/// What it has counted.
+/// The counters of a process.
 #[derive(Serialize)]
 pub(crate) struct Shown {
     #[serde(flatten)]
@@ -104,7 +104,7 @@ impl Report for Shown {
 }
 
 impl Shown {
-    /// All commands together, where they are not shown by kind.
+    /// Returns the totals of all commands, for a table that does not show them by kind.
     fn commands(&self) -> Vec<[String; 3]> {
         let commands = self.stat.groups.get("commands").and_then(Option::as_ref);
         let Some(commands) = commands.filter(|_| !self.all) else {

@@ -1,8 +1,8 @@
-//! A terminal that shows a screen which changes: it is the alternate one, so that what was there before comes back, and
-//! keys come at once and are not shown.
+//! A terminal with a screen that changes. It uses the alternate screen, so that the former contents come back; keys
+//! are read at once and not echoed.
 //!
-//! `q`, Ctrl-C, SIGTERM and SIGHUP end it; Ctrl-Z stops the process with the terminal as it was. Signals are taken from
-//! a descriptor, together with keys and with what the process that is looked at says, so nothing is waited for twice.
+//! `q`, Ctrl-C, SIGTERM and SIGHUP end it; Ctrl-Z stops the process with the terminal restored. Signals are read from
+//! a descriptor, so that one wait covers signals, keys and the inspected process.
 
 use std::io::{self, IsTerminal, Write, stdin, stdout};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,34 +15,34 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
 use nix::unistd::read;
 
-/// The alternate screen without a cursor, and back (xterm's control sequences, DECSET 1049 and 25).
+/// Control sequences to enter and leave the alternate screen, without a cursor (xterm, DECSET 1049 and 25).
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
-/// Columns and lines of a terminal that does not say.
+/// Columns and lines of a terminal that does not report its size.
 const USUAL: (usize, usize) = (80, 24);
 
-/// What ended a wait.
+/// Reasons for the end of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Woken {
-    /// A person wants it to end.
+    /// A person asked to quit.
     Quit,
-    /// The screen is to be drawn again: it has another size, or it was left.
+    /// The screen must be drawn again: its size changed, or it was left.
     Redraw,
-    /// The other descriptor has something.
+    /// The other descriptor is readable.
     Other,
-    /// It is time.
+    /// The time has come.
     Time,
 }
 
-/// A terminal in use. It is as before when this is dropped.
+/// A terminal in use. Dropping this restores its settings.
 pub(super) struct Terminal {
     signals: SignalFd,
-    /// What it was set to before; `None`: there are no keys to be read.
+    /// Former settings; `None` if there are no keys to read.
     before: Option<Termios>,
 }
 
 impl Terminal {
-    /// Takes the terminal.
+    /// Takes over the terminal.
     pub(super) fn enter() -> io::Result<Self> {
         let all = [
             Signal::SIGINT,
@@ -80,7 +80,7 @@ impl Terminal {
         }
     }
 
-    /// Columns and lines.
+    /// Returns columns and lines.
     pub(super) fn size() -> (usize, usize) {
         let size = terminal_size::terminal_size_of(stdout());
         size.map_or(USUAL, |(width, height)| {
@@ -88,14 +88,14 @@ impl Terminal {
         })
     }
 
-    /// Draws lines over what is there, as many as there is room for.
+    /// Draws lines over the former screen, as many as fit.
     pub(super) fn draw(lines: &[String]) -> io::Result<()> {
         let (_, height) = Self::size();
         let lines: Vec<&str> = lines.iter().take(height).map(String::as_str).collect();
         say(&format!("\x1b[H{}\x1b[K\x1b[J", lines.join("\x1b[K\n")))
     }
 
-    /// Waits for a person, the other descriptor, or the time.
+    /// Waits for a key or signal, the other descriptor, or the time.
     pub(super) fn wait(&self, other: BorrowedFd<'_>, until: Instant) -> io::Result<Woken> {
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -122,7 +122,7 @@ impl Terminal {
             if key {
                 let mut typed = [0; 64];
                 let bytes = read(&keys, &mut typed)?;
-                // 0 bytes: the terminal has gone.
+                // 0 bytes: the terminal was closed.
                 if bytes == 0 || typed[..bytes].contains(&b'q') {
                     return Ok(Woken::Quit);
                 }

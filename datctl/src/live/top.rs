@@ -1,11 +1,10 @@
-//! `datctl top`: a screen that lives. What each endpoint does now, how long that takes, and what the network does to
-//! it.
+//! `datctl top`: a live screen of each endpoint's operations, their latencies, and the errors on the network.
 //!
-//! On a terminal it is a screen that is drawn anew ([`super::terminal`]), in as many columns and lines as there is room
-//! for ([`super::columns`]); `q` and Ctrl-C end it. Elsewhere it is plain text, with all columns.
+//! On a terminal it is a screen that is redrawn ([`super::terminal`]), with as many columns and lines as fit
+//! ([`super::columns`]); `q` and Ctrl-C end it. Elsewhere it is plain text, with all columns.
 //!
-//! As long as it runs the process takes the time of some requests and of wakeups; each screen tells of those that were
-//! measured since the one before.
+//! While it runs, the process measures the time of some requests and of wakeups. Each screen shows those since the
+//! last one.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -24,9 +23,9 @@ use super::{Target, ask, measure};
 use crate::report::{Output, Report, counted};
 use crate::value::within;
 
-/// Endpoints of an instance that are looked at.
+/// Limit on the endpoints of an instance that are read.
 const OBJECTS: u64 = 4096;
-/// Counters of the device that say that something goes wrong on the wire.
+/// Counters of the device that report errors on the wire.
 const TROUBLES: [&str; 6] = [
     "out_of_sequence",
     "packet_seq_err",
@@ -35,9 +34,9 @@ const TROUBLES: [&str; 6] = [
     "out_of_buffer",
     "duplicate_request",
 ];
-/// Endpoints of a text that goes nowhere to be looked at.
+/// Endpoints in output that goes to no terminal.
 const ENDPOINTS: usize = 20;
-/// How long a socket is listened to that has something to say.
+/// Time to read from a socket that is readable.
 const AT_ONCE: Duration = Duration::from_millis(1);
 
 /// `top`
@@ -63,7 +62,7 @@ fn seconds(text: &str) -> Result<f64, String> {
         .ok_or_else(|| format!("{text:?} is no number of seconds from 0.01 to 3600"))
 }
 
-/// What was counted at one moment.
+/// The counters at one moment.
 struct Look {
     at: Instant,
     stat: Stat,
@@ -85,29 +84,29 @@ impl Look {
 pub(crate) struct Screen {
     adapter: String,
     seconds: f64,
-    /// Of each endpoint: how much of what a second.
+    /// Rates of each endpoint: operations and bytes for each second.
     endpoints: Vec<Rates>,
-    /// What the device counted in that time of what goes wrong.
+    /// Increments of the device's error counters in that time.
     troubles: BTreeMap<String, u64>,
     connections: u64,
-    /// Of each instance: how long things took.
+    /// Latencies of each instance.
     instances: Vec<OfInstance>,
     silent: Vec<u32>,
     #[serde(skip)]
     shown: Option<usize>,
 }
 
-/// What an instance measured between two looks.
+/// Latencies that an instance measured between two looks.
 #[derive(Serialize)]
 struct OfInstance {
     instance: u32,
-    /// Times a second that a wait which slept ran again.
+    /// Wakeups of a sleeping wait, for each second.
     wakeups: f64,
     completion: Option<Quantiles>,
     wakeup: Option<Quantiles>,
 }
 
-/// Nanoseconds that half of the samples took less than, and 99 of 100.
+/// Median and 99th percentile of the samples, in nanoseconds.
 #[derive(Serialize)]
 struct Quantiles {
     samples: u64,
@@ -125,7 +124,7 @@ impl Quantiles {
         })
     }
 
-    /// Of completions, and of wakeups.
+    /// Returns the quantiles of completions, and of wakeups.
     fn of(before: Option<&Latency>, now: &Latency) -> [Option<Self>; 2] {
         let before =
             |which: fn(&Latency) -> &Option<Histogram>| before.and_then(|all| which(all).as_ref());
@@ -162,7 +161,7 @@ pub(crate) fn run(options: &Options, output: Output) -> Result<(), Box<dyn Error
     let mut before = Look::take(&mut client)?;
     let mut screens = 0;
     while options.count.is_none_or(|count| screens < count) {
-        // Nobody has subscribed, so nothing comes but the end of the process.
+        // Without a subscription only the end of the process arrives.
         let pause = Duration::from_secs_f64(options.interval);
         let _none: Option<Value> = match client.notice(Some(pause)) {
             Err(ClientError::Over(_)) => return Ok(()),
@@ -180,7 +179,7 @@ pub(crate) fn run(options: &Options, output: Output) -> Result<(), Box<dyn Error
     Ok(())
 }
 
-/// The same on a terminal. The last screen stays there, unless a person has ended it.
+/// Runs on a terminal. The last screen remains there, unless a person ended it.
 fn live(options: &Options, client: &mut Client) -> Result<(), Box<dyn Error>> {
     let mut before = Look::take(client)?;
     let mut screen = Screen::between(&before, &before, options.endpoints);
@@ -205,16 +204,16 @@ fn live(options: &Options, client: &mut Client) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// How a screen's time ended.
+/// Reasons for the end of a screen's time.
 enum Turn {
     Time,
-    /// A person has had enough.
+    /// A person quit.
     Quit,
     /// The process has ended.
     Over,
 }
 
-/// Waits for the next screen.
+/// Waits until the next screen is due.
 fn turn(
     client: &mut Client,
     terminal: &Terminal,
@@ -226,7 +225,7 @@ fn turn(
             Woken::Quit => return Ok(Turn::Quit),
             Woken::Time => return Ok(Turn::Time),
             Woken::Redraw => screen.draw()?,
-            // Nobody has subscribed, so nothing comes but the end of the process.
+            // Without a subscription only the end of the process arrives.
             Woken::Other => match client.notice::<Value>(Some(AT_ONCE)) {
                 Err(ClientError::Over(_)) => return Ok(Turn::Over),
                 told => drop(told?),
@@ -235,10 +234,10 @@ fn turn(
     }
 }
 
-/// How much a second a counter grew by.
+/// Returns the increase of a counter for each second.
 fn rate(name: &str, before: Option<&Counters>, now: &Counters, seconds: f64) -> f64 {
     let count = |of: &Counters| of.get(name).copied().unwrap_or(0);
-    // CAST: a rate is told roughly.
+    // CAST: a rate is approximate.
     count(now).saturating_sub(before.map_or(0, count)) as f64 / seconds
 }
 
@@ -324,13 +323,13 @@ impl Screen {
     }
 }
 
-/// A number in the unit that leaves it below 1000, with two digits at least: 295, 36, 5.2. The first unit has no
-/// fractions.
+/// Formats a number in the unit that leaves it below 1000, with at least two digits: 295, 36, 5.2. The first unit has
+/// no fractions.
 fn in_units(number: f64, units: &[(f64, &str)]) -> String {
     let mut said = String::new();
     for (at, (size, unit)) in units.iter().enumerate() {
         let number = number / size;
-        // What is rounded up to 10 has two digits without a fraction.
+        // A number that rounds up to 10 has two digits without a fraction.
         let is_short = at != 0 && number < 9.95;
         said = if is_short {
             format!("{number:.1}{unit}")
@@ -344,14 +343,14 @@ fn in_units(number: f64, units: &[(f64, &str)]) -> String {
     said
 }
 
-/// A time in nanoseconds.
+/// Formats a time in nanoseconds.
 fn time(nanoseconds: u64) -> String {
     let units = [(1.0, "ns"), (1e3, "us"), (1e6, "ms"), (1e9, "s")];
-    // CAST: told roughly.
+    // CAST: shown roughly.
     in_units(nanoseconds as f64, &units)
 }
 
-/// Half of them and 99 of 100 took less.
+/// Formats the median and the 99th percentile.
 fn times(of: Option<&Quantiles>) -> String {
     of.map_or_else(
         || "-".to_owned(),
@@ -359,7 +358,7 @@ fn times(of: Option<&Quantiles>) -> String {
     )
 }
 
-/// A rate, short: 1234567 is `1.2M`.
+/// Formats a rate in short form: 1234567 is `1.2M`.
 fn short(rate: f64) -> String {
     in_units(
         rate,
@@ -368,13 +367,13 @@ fn short(rate: f64) -> String {
 }
 
 impl Screen {
-    /// Draws it on the terminal.
+    /// Draws the screen on the terminal.
     fn draw(&self) -> io::Result<()> {
         let (width, height) = Terminal::size();
         Terminal::draw(&self.text(Some(width), Some(height)))
     }
 
-    /// Its lines: none is longer than the width, and there are no more than the height.
+    /// Returns the lines of the screen, within the width and the height.
     fn text(&self, width: Option<usize>, height: Option<usize>) -> Vec<String> {
         let troubles = if self.troubles.is_empty() {
             "no packet lost, repeated or refused".to_owned()
@@ -415,7 +414,7 @@ impl Screen {
         let mut shown = self.shown.unwrap_or(ENDPOINTS);
         if let Some(height) = height {
             last.truncate(height / 3);
-            // Titles, and how many are left out.
+            // Room is kept for the titles and for the number of endpoints that are left out.
             let fit = height.saturating_sub(text.len() + last.len() + 2);
             shown = self.shown.unwrap_or(usize::MAX).min(fit);
         }
@@ -429,7 +428,7 @@ impl Screen {
         text
     }
 
-    /// Titles, and the busiest endpoints.
+    /// Returns the titles, and the busiest endpoints.
     fn table(&self, shown: usize, width: Option<usize>) -> Vec<String> {
         let number = |title, rank| Column {
             title,
@@ -441,7 +440,7 @@ impl Screen {
             rank,
             is_number: false,
         };
-        // Where there are several instances, an endpoint's number alone does not say which it is.
+        // With several instances an endpoint's number alone is ambiguous.
         let of_instance = if self.instances.len() > 1 { 1 } else { 10 };
         let columns = [
             number("ia", of_instance),
@@ -539,7 +538,7 @@ mod tests {
         }
     }
 
-    /// The cells of a row, between which there are two spaces or more.
+    /// Returns the cells of a row, which are separated by two spaces or more.
     fn cells(line: &str) -> Vec<&str> {
         line.split("  ")
             .map(str::trim)

@@ -1,11 +1,11 @@
-//! How large messages are, and how much is measured: what people write on the command line.
+//! Values of the command line for the size of messages and the amount of measurement.
 
 use std::time::{Duration, Instant};
 
 use crate::hello::MAX_BYTES;
 use simnic::simulated::duration;
 
-/// How much of something: so many, or for so long.
+/// An amount of operations: a number, or a duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Amount {
     Operations(u64),
@@ -13,7 +13,7 @@ pub(crate) enum Amount {
 }
 
 impl Amount {
-    /// Whether so many operations since then are enough.
+    /// Returns true if the operations or the time since then reach the amount.
     pub(super) fn is_reached(self, operations: u64, since: Instant) -> bool {
         match self {
             Self::Operations(count) => operations >= count,
@@ -21,7 +21,7 @@ impl Amount {
         }
     }
 
-    /// How many more may be begun.
+    /// Returns the number of operations that may still begin.
     pub(super) const fn left(self, begun: u64) -> u64 {
         match self {
             Self::Operations(count) => count.saturating_sub(begun),
@@ -30,7 +30,7 @@ impl Amount {
     }
 }
 
-/// `100` or `500ms`.
+/// Parses `100` or `500ms`.
 pub(super) fn warm_up(text: &str) -> Result<Amount, String> {
     if let Ok(count) = text.parse() {
         return Ok(Amount::Operations(count));
@@ -40,7 +40,7 @@ pub(super) fn warm_up(text: &str) -> Result<Amount, String> {
         .map_err(|_| format!("{text:?} is neither a number of operations nor a time like 500ms"))
 }
 
-/// `500ms`, and not none at all.
+/// Parses `500ms`; a time of 0 is refused.
 pub(super) fn some_time(text: &str) -> Result<Duration, String> {
     let time = duration(text)?;
     if time.is_zero() {
@@ -49,7 +49,7 @@ pub(super) fn some_time(text: &str) -> Result<Duration, String> {
     Ok(time)
 }
 
-/// `64`, `4k`, `4KiB`, `1M`, `1G`.
+/// Parses `64`, `4k`, `4KiB`, `1M`, `1G`.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let unit_at = text
         .find(|letter: char| !letter.is_ascii_digit())

@@ -1,8 +1,7 @@
-//! Latencies of one row: a histogram, and what is read from it.
+//! Latencies of one row: a histogram, and the figures from it.
 //!
-//! The histogram keeps three digits of each time, from a nanosecond to an hour, in memory that does not grow with how
-//! many there are (HdrHistogram). So a percentile is right to one part in a thousand; the shortest and the longest time
-//! are exact.
+//! The histogram keeps three digits of each time, from a nanosecond to an hour, in memory of constant size
+//! (HdrHistogram). So a percentile is right to one part in a thousand; the shortest and the longest time are exact.
 
 use std::time::Duration;
 
@@ -11,16 +10,16 @@ use serde::{Serialize, Serializer};
 
 use super::Operation;
 
-/// Digits that are kept.
+/// Digits that are kept of a time.
 const DIGITS: u8 = 3;
-/// Nanoseconds of the longest time that is told apart from longer ones.
+/// Longest time in nanoseconds that is told apart from longer ones.
 const LONGEST: u64 = 3_600_000_000_000;
 /// Columns of the longest bar.
 const COLUMNS: u64 = 50;
 /// Lines of a picture.
 const LINES: u32 = 20;
 
-/// Latencies, in microseconds where they are told.
+/// Latencies, in microseconds in the output.
 #[derive(Serialize)]
 pub(super) struct Latency {
     measures: &'static str,
@@ -41,10 +40,10 @@ pub(super) struct Latency {
 /// A bar of a histogram.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Bar {
-    /// The longest time that is counted here; those before are counted in the bars before.
+    /// Upper bound of the times in this bar; shorter times are in the bars before.
     pub(super) up_to_us: f64,
     pub(super) count: u64,
-    /// How many of a hundred were not longer.
+    /// Percentage of all times that are at most `up_to_us`.
     pub(super) percentile: f64,
 }
 
@@ -74,13 +73,13 @@ fn bars(times: &Histogram<u64>) -> impl Iterator<Item = Bar> {
     })
 }
 
-/// An empty histogram.
+/// Returns an empty histogram.
 pub(crate) fn histogram() -> Histogram<u64> {
-    // PANIC: the bounds are constants that it takes.
+    // PANIC: the bounds are constants that the histogram accepts.
     Histogram::new_with_bounds(1, LONGEST, DIGITS).expect("bounds")
 }
 
-/// Counts a time.
+/// Adds a time.
 pub(crate) fn count(times: &mut Histogram<u64>, time: Duration) {
     times.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(LONGEST).max(1));
 }
@@ -93,7 +92,7 @@ impl Latency {
         }
     }
 
-    /// Of times that are half a round trip each.
+    /// Makes latencies from times that are half a round trip each.
     pub(super) fn of_round_trips(times: Histogram<u64>) -> Self {
         Self::measured("half the round trip", times)
     }
@@ -116,18 +115,18 @@ impl Latency {
         }
     }
 
-    /// What a time is of.
+    /// Returns what a time measures.
     pub(super) const fn measures(&self) -> &'static str {
         self.measures
     }
 
-    /// The bars of all times that there were.
+    /// Returns the bars of all times.
     pub(super) fn bars(&self) -> impl Iterator<Item = Bar> {
         bars(&self.times)
     }
 
-    /// The same in so many steps of one ratio, from the shortest time to the longest: nanoseconds up to which, and how
-    /// many.
+    /// Returns the counts in this many steps of one ratio, from the shortest time to the longest: the upper bound of
+    /// each in nanoseconds, and the count.
     pub(super) fn steps(&self, steps: u32) -> Vec<(f64, u64)> {
         let (first, last) = (
             float(self.times.min().max(1)),
@@ -146,7 +145,7 @@ impl Latency {
         filled
     }
 
-    /// For a person: bars of letters.
+    /// Returns a picture for a person, with bars of letters.
     pub(super) fn picture(&self) -> String {
         let steps = self.steps(LINES);
         let most = tallest(&steps);
@@ -169,7 +168,7 @@ impl Latency {
     }
 }
 
-/// The count of the fullest step, and at least 1: what a picture's height stands for.
+/// Returns the count of the fullest step, and at least 1: the full height of a picture.
 pub(super) fn tallest(steps: &[(f64, u64)]) -> u64 {
     let counts = steps.iter().map(|&(_, count)| count);
     counts.max().unwrap_or(0).max(1)

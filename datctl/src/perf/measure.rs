@@ -1,4 +1,4 @@
-//! One row: posts, completions and the clock.
+//! Measurement of one row: posts, completions and times.
 
 use std::error::Error;
 use std::time::Instant;
@@ -17,7 +17,7 @@ use simnic::signals::Stop;
 const RECEIVE: u64 = 1;
 const SEND: u64 = 2;
 const NONE: CompletionFlags = CompletionFlags::empty();
-/// Slots of our memory: what is sent and written from, what is read into, and what the peer has counted.
+/// Slots of our memory: the source of sends and writes, the destination of reads, and the copy of the peer's count.
 pub(super) const OUTBOX: usize = 0;
 pub(super) const INBOX: usize = 1;
 const COUNT: usize = 2;
@@ -28,21 +28,21 @@ pub(super) struct Bandwidth {
     seconds: f64,
     pub(super) bytes_per_second: f64,
     pub(super) operations_per_second: f64,
-    /// What the other end did meanwhile.
+    /// Payload rate of the other end's operations meanwhile.
     pub(super) reverse_bytes_per_second: Option<f64>,
 }
 
-/// One kind of posts.
+/// A kind of post.
 #[derive(Clone, Copy)]
 pub(super) struct Kind<'a> {
     pub(super) operation: Operation,
     pub(super) bytes: usize,
-    /// The data themselves, if they go into the queue.
+    /// The data, if they are inline in the WQE.
     pub(super) inline: Option<&'a [u8]>,
 }
 
 impl Plan {
-    /// Measures a row on the connections there are.
+    /// Measures a row on the existing connections.
     pub(super) fn measure_row(
         &self,
         row: &mut Row,
@@ -67,7 +67,7 @@ impl Plan {
             inline: self.inline.then_some(&sent[..]),
         };
         let (before, amount) = (self.before(row.bytes), self.amount(row.bytes));
-        // A lane that nothing was to be done on has nothing to compare.
+        // A lane without operations has nothing to compare.
         let mut used = vec![0; lanes];
         match measure {
             Measure::Latency => {
@@ -97,7 +97,8 @@ impl Plan {
         for lane in (0..lanes).filter(|lane| used[*lane] > 0) {
             match row.operation {
                 Operation::Send => {}
-                // What was written is read back. Each connection finds the peer's memory as new.
+                // Written bytes are read back. On each connection the peer's memory has its initial contents at
+                // first.
                 Operation::Write => {
                     let read = Kind {
                         operation: Operation::Read,
@@ -113,7 +114,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Whether the data fit an entry of the queue, if they are to lie there.
+    /// Checks that the data fit a WQE, if they are to be inline.
     pub(super) fn check_inline(
         &self,
         dialer: &Dialer,
@@ -127,13 +128,13 @@ impl Plan {
         Ok(())
     }
 
-    /// Bytes of what the other end does by itself.
+    /// Returns the bytes of the other end's own operations.
     pub(super) fn longest(&self) -> u64 {
         self.sizes().iter().copied().max().unwrap_or(0)
     }
 
-    /// Keeps as many under way as there may be; how many there were and the seconds they took. Adds those of each lane
-    /// to `used`.
+    /// Keeps as many operations outstanding as the depth allows. Returns their number and the seconds they took, and
+    /// adds each lane's number to `used`.
     pub(super) fn many(
         &self,
         dialer: &mut Dialer,
@@ -173,7 +174,7 @@ impl Plan {
         Ok((done, start.elapsed().as_secs_f64().max(1e-9)))
     }
 
-    /// What the other end has done by itself so far, and when that was so; nothing if it does nothing.
+    /// Reads the count of the other end's own operations, with the time of reading; nothing if it has none.
     fn counted(
         &self,
         dialer: &mut Dialer,
@@ -199,7 +200,7 @@ impl Plan {
     }
 }
 
-/// One operation after the other.
+/// Measures one operation after the other.
 pub(super) fn one_by_one(
     dialer: &mut Dialer,
     kind: Kind<'_>,
@@ -245,11 +246,11 @@ pub(super) fn one_by_one(
 }
 
 const fn cookie(lane: usize, what: u64) -> DtoCookie {
-    // CAST: lanes are few.
+    // CAST: the number of lanes is small.
     DtoCookie((lane as u64) << 32 | what)
 }
 
-/// Posts so many behind one doorbell: sends and writes from the outbox, reads into the inbox.
+/// Posts `batch` operations with one doorbell: sends and writes from the outbox, reads into the inbox.
 pub(super) fn post(
     dialer: &mut Dialer,
     lane: usize,
@@ -289,7 +290,7 @@ pub(super) fn post(
     })?)
 }
 
-/// What was read into the inbox is this.
+/// Checks that the inbox holds the expected bytes.
 fn check(dialer: &Dialer, lane: usize, expected: &[u8]) -> Result<(), Box<dyn Error>> {
     let (_, region, _) = dialer.lane(lane);
     let found = region.memory.read(region.offset(INBOX), expected.len())?;
@@ -307,7 +308,7 @@ fn check(dialer: &Dialer, lane: usize, expected: &[u8]) -> Result<(), Box<dyn Er
     }
 }
 
-// CAST: counts below 2^53 are exact, and these are.
+// CAST: counts below 2^53 are exact, and these are below.
 const fn float(number: u64) -> f64 {
     number as f64
 }

@@ -1,17 +1,17 @@
 //! `datctl perf`: latency and bandwidth of Send, RDMA Write and RDMA Read.
 //!
-//! Latency is one operation at a time: for Send half the time until the echo is there, for Write and Read the time from
-//! the post to the completion, which for a Write includes the acknowledgement. Bandwidth keeps `--depth` operations
-//! under way on each of `--endpoints` queue pairs, `--batch` of them behind a doorbell, and counts payload bytes; with
-//! `--both` the other end does the same towards us, all the time. For each operation and mode there is one connection,
-//! or one for each endpoint, and all sizes run over it. After each size of Write and Read the bytes are compared with
-//! what they should be.
+//! Latency is measured with one operation at a time: for Send half the time until the echo arrives, for Write and
+//! Read the time from the post to the completion, which for a Write includes the acknowledgement. Bandwidth keeps
+//! `--depth` operations outstanding on each of `--endpoints` queue pairs, rings one doorbell for `--batch` of them,
+//! and counts payload bytes; with `--both` the other end does the same towards us, all the time. For each operation
+//! and mode there is one connection, or one for each endpoint, and all sizes run over it. After each size of Write
+//! and Read the bytes are compared with the expected ones.
 //!
-//! With `--perftest` the passive end is a program of perftest, and one thing is measured: [`perftest`].
+//! With `--perftest` the passive end is a program of perftest, and only one row is measured: [`perftest`].
 //!
-//! Ctrl-C ends a measurement early, and what was measured until then is shown, as not complete.
+//! Ctrl-C ends a measurement early; the figures until then are shown, marked as not complete.
 //!
-//! Times are the machine's. On a simulated function they tell how fast the simulator is, and nothing of a card.
+//! Times are by the machine's clock. On a simulated function they show the speed of the simulator, not of a card.
 
 pub(crate) mod amount;
 pub(crate) mod latency;
@@ -41,15 +41,16 @@ use crate::report::{Output, Report, Usage, table};
 use crate::value::within;
 use simnic::signals::Stop;
 
-/// What the JSON looks like: docs/schemas/perf-1.json. Another number if a field goes or changes its meaning.
+/// Schema of the JSON output: docs/schemas/perf-1.json. The number changes if a field is removed or changes its
+/// meaning.
 const SCHEMA: &str = "datctl-perf-1";
-/// Payload bytes that a measurement moves at most, unless the count is given.
+/// Limit on the payload bytes that a measurement moves, unless the count is given.
 const BYTES_PER_ROW: u64 = 64 << 20;
-/// Operations of a measurement, unless given.
+/// Default number of operations of a measurement.
 const COUNT: u64 = 1000;
-/// Bytes of messages, unless given.
+/// Default message sizes in bytes.
 const SIZES: [u64; 4] = [64, 4096, 65_536, 1 << 20];
-/// One operation in so many is made before the measurement, unless given.
+/// The default warm-up is the count divided by this.
 const WARM_UP_PART: u64 = 10;
 
 /// `perf`
@@ -148,22 +149,22 @@ pub(crate) struct Figures {
     batch: u32,
     inline: bool,
     both: bool,
-    /// Our function is played by a program: no figure says anything of a card.
+    /// True if our function is simulated: no figure says anything of a card.
     simulated: bool,
-    /// The peer's is, as it says itself.
+    /// True if the peer reports that its function is simulated.
     peer_simulated: bool,
-    /// False: it was ended before all was measured.
+    /// False if the run ended before all was measured.
     complete: bool,
-    /// The peer was a program of perftest.
+    /// The program of perftest, if the peer is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     perftest: Option<Other>,
     rows: Vec<Row>,
-    /// Histograms were asked for.
+    /// True if histograms were asked for.
     #[serde(skip)]
     with_histograms: bool,
 }
 
-/// An operation at a size.
+/// Figures of an operation at a size.
 #[derive(Serialize)]
 struct Row {
     operation: Operation,
@@ -172,14 +173,14 @@ struct Row {
     bandwidth: Option<Bandwidth>,
 }
 
-/// False: it was ended before all was measured.
+/// Runs the measurements. Returns false if they ended before all was measured.
 pub(crate) fn run(perf: &Perf, output: Output) -> Result<bool, Box<dyn Error>> {
     let plan = perf.plan().map_err(Usage)?;
     let port = perftest::port(perf.ends.qualifier().filter(|_| perf.perftest.is_some()));
     let port = port.map_err(Usage)?;
     let [csv, svg] = [&perf.csv, &perf.svg].map(|path| Drawing::at(path.as_ref()));
     let (csv, svg) = (csv?, svg?);
-    // Threads that are made later leave the signals alone.
+    // Threads that start later inherit the blocked signals.
     let stop = if perf.ends.is_active() {
         Stop::on_signals()?
     } else {
@@ -200,7 +201,7 @@ pub(crate) fn run(perf: &Perf, output: Output) -> Result<bool, Box<dyn Error>> {
             measured.map(|()| figures)
         }
     };
-    // Also after an error: a peer whose connection ends does not wait for us for ever.
+    // Also after an error, so that a peer does not wait for us for ever.
     let closed = dialer.close();
     let figures = measured?;
     closed?;
@@ -208,8 +209,8 @@ pub(crate) fn run(perf: &Perf, output: Output) -> Result<bool, Box<dyn Error>> {
         with_histograms: perf.histogram,
         ..figures
     };
-    // The files first: who reads the output may have gone before its end. And the output also if a disk is full: the
-    // figures are there no other way.
+    // The files are written first, because the reader of the output may close it early. The output is printed even if
+    // a disk is full: the figures are nowhere else.
     let filled = [
         csv.map(|drawing| drawing.fill(&figures.csv())),
         svg.map(|drawing| drawing.fill(&plot::draw(&figures))),
@@ -219,7 +220,7 @@ pub(crate) fn run(perf: &Perf, output: Output) -> Result<bool, Box<dyn Error>> {
     Ok(figures.complete)
 }
 
-/// A file that is made before anything is measured, so that one that cannot be is said at once.
+/// A file that is created before the measurement, so that an error is reported at once.
 struct Drawing<'a> {
     path: &'a Path,
     file: File,
@@ -245,7 +246,7 @@ impl<'a> Drawing<'a> {
 }
 
 impl Perf {
-    /// What is measured; refused for what the command line cannot say by itself.
+    /// Returns the plan; an error for a combination that clap cannot check.
     fn plan(&self) -> Result<Plan, String> {
         let plan = match self.perftest {
             Some(program) => perftest::plan(&self.plan, program)?,
@@ -269,7 +270,7 @@ impl Perf {
 }
 
 impl Plan {
-    /// Every operation at every size, so many times each, or as many as usual.
+    /// Returns a plan of every operation at every size, with this count of each, or the default.
     pub(crate) fn brief(count: Option<u64>) -> Self {
         Self {
             operation: vec![Operation::Send, Operation::Write, Operation::Read],
@@ -286,7 +287,7 @@ impl Plan {
         }
     }
 
-    /// Measures.
+    /// Runs the measurements.
     pub(crate) fn figures(
         &self,
         dialer: &mut Dialer,
@@ -300,7 +301,7 @@ impl Plan {
         Ok(figures)
     }
 
-    /// Figures without any row.
+    /// Returns figures without rows.
     fn nothing_yet(&self, target: &Target, name: &str) -> Figures {
         Figures {
             schema: SCHEMA,
@@ -344,7 +345,7 @@ impl Plan {
                 }
                 let reverse = (self.both && measure == Measure::Bandwidth).then(|| Reverse {
                     reads: operation == Operation::Read,
-                    // The dialer says which.
+                    // The dialer fills this in.
                     memory: udapl::RmrTriplet {
                         rmr_context: 0,
                         target_address: 0,
@@ -380,7 +381,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Bytes of messages.
+    /// Returns the message sizes in bytes.
     fn sizes(&self) -> &[u64] {
         match &self.bytes[..] {
             [] => &SIZES,
@@ -388,7 +389,7 @@ impl Plan {
         }
     }
 
-    /// Connections that are measured on.
+    /// Returns the number of connections that are measured.
     const fn lanes(&self, measure: Measure) -> u16 {
         match measure {
             Measure::Latency => 1,
@@ -396,7 +397,7 @@ impl Plan {
         }
     }
 
-    /// How much of this size, so that no measurement takes for ever.
+    /// Returns the amount of operations at this size, bounded so that no measurement takes for ever.
     fn amount(&self, bytes: u64) -> Amount {
         if let Some(time) = self.duration {
             return Amount::Time(time);
@@ -405,7 +406,7 @@ impl Plan {
         Amount::Operations(self.count.unwrap_or_else(|| COUNT.min(fit)))
     }
 
-    /// How much comes before.
+    /// Returns the amount of the warm-up.
     fn before(&self, bytes: u64) -> Amount {
         self.warm_up.unwrap_or_else(|| match self.amount(bytes) {
             Amount::Operations(count) => Amount::Operations(count / WARM_UP_PART),
@@ -415,7 +416,7 @@ impl Plan {
 }
 
 impl Figures {
-    /// The shortest latency and the widest bandwidth of each operation.
+    /// Returns the shortest latency and the widest bandwidth of each operation.
     pub(crate) fn summary(&self) -> String {
         let of = |operation: Operation| {
             let rows = || {
@@ -436,7 +437,7 @@ impl Figures {
             .join("; ")
     }
 
-    /// The rows that have latencies, with what they are of.
+    /// Returns the rows that have latencies, with their titles.
     fn latencies(&self) -> impl Iterator<Item = (String, &Row, &Latency)> {
         self.rows.iter().filter_map(|row| {
             let latency = row.latency.as_ref()?;
@@ -445,21 +446,21 @@ impl Figures {
         })
     }
 
-    /// A line for each bar of each histogram.
+    /// Returns one line of CSV for each bar of each histogram.
     fn csv(&self) -> String {
         let mut text = "operation,bytes,up_to_us,count,percentile\n".to_owned();
         for (_, row, latency) in self.latencies() {
             for bar in latency.bars() {
                 let (operation, bytes) = (row.operation.name(), row.bytes);
                 let (us, count, below) = (bar.up_to_us, bar.count, bar.percentile);
-                // PANIC: memory is always written to.
+                // PANIC: writing to memory does not fail.
                 writeln!(text, "{operation},{bytes},{us:.3},{count},{below:.4}").expect("a string");
             }
         }
         text
     }
 
-    /// Whose figures these are, if they are no card's.
+    /// Returns the note that the figures are not a card's, if so.
     fn disclaimer(&self) -> Option<&'static str> {
         match (self.simulated, self.peer_simulated) {
             (false, false) => None,
@@ -484,7 +485,7 @@ impl Operation {
     }
 }
 
-/// `64 B`, `4 KiB`.
+/// Formats a size, such as `64 B` or `4 KiB`.
 fn short_size(bytes: u64) -> String {
     let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
     let whole = |shift: &u32| bytes >= 1 << shift && bytes.is_multiple_of(1 << shift);
@@ -538,7 +539,7 @@ impl Report for Figures {
         let mut text = table(header, rows);
         if self.with_histograms {
             for (name, _, latency) in self.latencies() {
-                // PANIC: memory is always written to.
+                // PANIC: writing to memory does not fail.
                 write!(text, "\n\n{name}\n{}", latency.picture()).expect("a string");
             }
         }
@@ -550,7 +551,7 @@ impl Report for Figures {
                 self.depth
             ),
         };
-        // PANIC, both: memory is always written to.
+        // PANIC, both: writing to memory does not fail.
         if let Some(Other { program, version }) = &self.perftest {
             let what = match self.latencies().next() {
                 Some((_, _, latency)) => format!("latency: {}", latency.measures()),

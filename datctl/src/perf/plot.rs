@@ -1,4 +1,4 @@
-//! Histograms as a picture: a panel for each row, time on a logarithmic axis, and marks where percentiles are.
+//! Histograms as a picture: a panel for each row, time on a logarithmic axis, and marks at percentiles.
 
 use svg::Document;
 use svg::node::element::Rectangle;
@@ -9,19 +9,19 @@ use crate::report::counted;
 use simnic::palette::{BLUE, FONT, GRID, INK, PALE, RED, line, text, two};
 
 const WIDTH: u32 = 900;
-/// Where a panel begins, and its size. At the right of it there is room for the label of a mark at its end.
+/// Place and size of a panel. To its right there is room for the label of a mark at its end.
 const LEFT: u32 = 60;
 const PANEL: u32 = 700;
 const BARS: u32 = 130;
 const STEPS: u32 = 120;
 const HEAD: u32 = 64;
-/// Between the bars and what is said of the panel: a line for the label of each mark.
+/// Space between the bars and the panel's title: a line for the label of each mark.
 const LABELS: f64 = 52.0;
-/// Below the bars: ticks, and what the axis is.
+/// Space below the bars: ticks, and the axis title.
 const AXIS: u32 = 44;
-/// From one panel to the next.
+/// Distance from one panel to the next.
 const PITCH: u32 = 84 + BARS + AXIS;
-/// Pixels between the labels of two ticks, at least.
+/// Least distance between the labels of two ticks, in pixels.
 const APART: f64 = 48.0;
 
 /// Draws all latencies.
@@ -52,8 +52,8 @@ pub(super) fn draw(figures: &Figures) -> String {
     format!("{page}\n")
 }
 
-/// Ticks of a logarithmic axis, in microseconds: 1, 2 and 5 of each power of ten, or of so short an axis multiples of
-/// one step.
+/// Returns the ticks of a logarithmic axis, in microseconds: 1, 2 and 5 of each power of ten, or on a short axis the
+/// multiples of one step.
 fn ticks(low: f64, high: f64) -> Vec<f64> {
     let first = low.log10().floor();
     let is_within = |us: &f64| (low..=high).contains(us);
@@ -86,7 +86,7 @@ fn ticks(low: f64, high: f64) -> Vec<f64> {
     ticks
 }
 
-/// A time in microseconds with the unit that fits, without digits that say nothing.
+/// Formats a time in microseconds with the unit that fits, without trailing zeros.
 fn tick_label(us: f64) -> String {
     let units = [(1e6, "s"), (1e3, "ms"), (1.0, "us"), (1e-3, "ns")];
     let unit = units.into_iter().find(|(size, _)| us >= size * 0.9999);
@@ -101,7 +101,7 @@ fn panel(mut page: Document, name: &str, latency: &Latency, top: f64) -> Documen
     let steps = latency.steps(STEPS);
     let most = tallest(&steps);
     let ground = top + LABELS + 12.0 + f64::from(BARS);
-    // Shorter than a nanosecond nothing is.
+    // No time is shorter than a nanosecond.
     let low = latency.min_us.max(1e-3);
     let high = latency.max_us.max(low + 1e-3);
     let across = |us: f64| {
@@ -126,7 +126,7 @@ fn panel(mut page: Document, name: &str, latency: &Latency, top: f64) -> Documen
         if *count == 0 {
             continue;
         }
-        // CAST: a picture.
+        // CAST: exactness does not matter in a picture.
         let height = (f64::from(BARS) * (*count as f64) / (most as f64)).max(1.0);
         page = page.add(
             Rectangle::new()
@@ -147,8 +147,8 @@ fn panel(mut page: Document, name: &str, latency: &Latency, top: f64) -> Documen
         PALE,
     ));
     page = page.add(text("0", left - 6.0, ground + 4.0, "end", PALE));
-    // The label of each mark is above the bars, at the right of its line, and lower than those of the marks before it:
-    // so the lines of the others, which are at the left of it or begin below it, do not cross it.
+    // The label of each mark is above the bars, to the right of its line, and below the labels of the marks before
+    // it. So the lines of other marks, which lie to its left or begin below it, do not cross it.
     let marks = [
         ("50", latency.median_us),
         ("99", latency.p99_us),
@@ -163,7 +163,7 @@ fn panel(mut page: Document, name: &str, latency: &Latency, top: f64) -> Documen
     page
 }
 
-/// Ticks with their labels, as many as have room, and what the axis is.
+/// Draws the ticks, the labels that fit, and the axis title.
 fn axis(
     mut page: Document,
     (low, high): (f64, f64),

@@ -1,7 +1,7 @@
-//! The passive end of `rping`: any number of peers at a time, and addresses that come and go meanwhile.
+//! The passive end of `rping`: any number of peers at a time, and addresses that are added and removed meanwhile.
 //!
-//! Each connection has a state of its own, and one loop takes all events. A peer that breaks off, or says something
-//! that is no message, ends its own connection and no other.
+//! Each connection has its own state, and one loop handles all events. A peer that disconnects, or sends an invalid
+//! message, ends its own connection and no other.
 
 use std::error::Error;
 use std::io::{BufRead, stdin};
@@ -24,9 +24,9 @@ use crate::adapter::{Adapter, PATIENCE, Region, unexpected};
 use crate::ends::Answered;
 use crate::report::{Output, Report};
 
-/// Connections at a time; who comes then is turned away.
+/// Limit on the connections at a time; further requests are rejected.
 const MOST_SESSIONS: usize = 64;
-/// The longest a line of standard input waits.
+/// Longest delay of a line of standard input.
 const TURN: Duration = Duration::from_millis(100);
 
 /// The passive end.
@@ -35,11 +35,11 @@ pub(super) struct Server {
     transport: EpTransport,
     sessions: Vec<Session>,
     answered: u64,
-    /// Peers that have come and gone.
+    /// Number of peers whose connections have ended.
     over: u32,
-    /// What the last connection that ended badly ended with.
+    /// Error of the last connection that ended badly.
     failed: Option<String>,
-    /// When a peer was last heard of.
+    /// Time of the last event from a peer.
     heard: Instant,
 }
 
@@ -50,20 +50,20 @@ struct Session {
     peer: IpAddr,
     stage: Stage,
     answered: u64,
-    /// What went wrong first.
+    /// The first error.
     wrong: Option<String>,
 }
 
-/// What the next message of a peer says.
+/// Meaning of a peer's next message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Where its text is.
+    /// The place of its text.
     Source,
-    /// Where it wants it.
+    /// The place to write the text to.
     Sink,
 }
 
-/// The end of a connection, where there may be many.
+/// The end of one of several connections.
 #[derive(Serialize)]
 struct Ended {
     peer: String,
@@ -82,7 +82,7 @@ impl Report for Ended {
     }
 }
 
-/// What became of a line of standard input.
+/// Result of a line of standard input.
 #[derive(Serialize)]
 struct Obeyed {
     answer: String,
@@ -119,7 +119,7 @@ impl Server {
         self.adapter.address()
     }
 
-    /// Serves so many peers, or for ever if that is 0, and does what lines say of addresses.
+    /// Serves `peers` peers, or without limit if that is 0, and changes addresses as lines of input say.
     pub(super) fn run(
         mut self,
         peers: u32,
@@ -168,7 +168,7 @@ impl Server {
 
     fn requested(&mut self, cr: CrHandle) -> Result<(), Box<dyn Error>> {
         let ia = &mut self.adapter.ia;
-        // A peer that has gone again has taken its request along.
+        // The request is gone if its peer has disconnected.
         let Ok(peer) = ia.cr_query(cr).map(|request| request.remote_ia_address) else {
             return Ok(());
         };
@@ -197,7 +197,7 @@ impl Server {
     }
 
     fn completed(&mut self, done: &DtoCompletion) {
-        // What was flushed belongs to a connection whose end is told separately, or has been.
+        // Flushed DTOs belong to a connection whose end is, or was, reported separately.
         let Some(session) = self.sessions.iter_mut().find(|it| it.ep == done.ep) else {
             return;
         };
@@ -214,7 +214,7 @@ impl Server {
             Ok(true) => self.answered += 1,
             Err(wrong) => {
                 session.wrong.get_or_insert(wrong.to_string());
-                // Broken already, or ended by this.
+                // The connection is broken already, or this ends it.
                 let _broken = self
                     .adapter
                     .ia
@@ -223,7 +223,7 @@ impl Server {
         }
     }
 
-    /// The end of a connection, if it is that.
+    /// Returns the end of a connection, if the event is one.
     fn changed(&mut self, change: &ConnectionEvent) -> Result<Option<Ended>, Box<dyn Error>> {
         if change.kind == ConnectionEventKind::Established {
             return Ok(None);
@@ -263,7 +263,7 @@ impl Session {
         Ok(adapter.ia.ep_post_recv(self.ep, &[place], cookie, none)?)
     }
 
-    /// What follows from a DTO that succeeded. True: a text is back where its peer wants it.
+    /// Acts on a completed DTO. Returns true if a text was written back to its peer.
     fn step(
         &mut self,
         done: &DtoCompletion,
@@ -304,7 +304,7 @@ impl Session {
     }
 }
 
-/// Lines of standard input, until it ends.
+/// Returns the lines of standard input, until it ends.
 pub(super) fn lines() -> Receiver<String> {
     let (said, lines) = sync_channel(1);
     thread::spawn(move || {
@@ -317,7 +317,7 @@ pub(super) fn lines() -> Receiver<String> {
     lines
 }
 
-/// Does what a line says of the adapter's addresses.
+/// Adds or removes an address, as a line says.
 fn obey(adapter: &mut Adapter, line: &str) -> Result<(), String> {
     let said = command(line)?;
     let done = match said {
@@ -330,7 +330,7 @@ fn obey(adapter: &mut Adapter, line: &str) -> Result<(), String> {
     })
 }
 
-/// What a line says.
+/// Meaning of a line.
 #[derive(Debug, PartialEq)]
 enum Said {
     Add(Address),

@@ -1,7 +1,7 @@
-//! The connection on which perftest's programs say what they do, and the connections that they measure on.
+//! The connection on which perftest's programs exchange messages, and the connections that they measure.
 //!
-//! One event dispatcher has the events of all. What a connection event says may be older or younger than a completion
-//! beside it, so the end of a measured connection is written down whenever it is told, and asked for at the end.
+//! One EVD has the events of all connections. A connection event may come before or after a completion that preceded
+//! it, so the end of a measured connection is recorded whenever it arrives, and checked at the end.
 
 use std::error::Error;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use super::message::MOST_BYTES;
 use crate::adapter::{PATIENCE, Region, deadline};
 use crate::dialer::Dialer;
 
-/// Slots of the memory for messages, longer than any, so that one that is too long is seen.
+/// Slots of the memory for messages. They are longer than any message, so that one that is too long is noticed.
 const OUTBOX: usize = 0;
 const INBOX: usize = 1;
 const SLOT_BYTES: usize = 2 * MOST_BYTES;
@@ -24,21 +24,21 @@ const SLOT_BYTES: usize = 2 * MOST_BYTES;
 const RECEIVE: u64 = 1;
 const SEND: u64 = 2;
 const NONE: CompletionFlags = CompletionFlags::empty();
-/// Between two attempts to connect where nobody listens yet.
+/// Pause between two attempts to connect while the peer does not listen yet.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A peer, and what was heard of it.
+/// A peer, and the state of the exchange with it.
 pub(super) struct Peer<'a> {
     pub(super) dialer: &'a mut Dialer,
     address: IpAddr,
     port: u16,
     control: EpHandle,
     region: Region,
-    /// How long the message is that was received and not yet read.
+    /// Bytes of the message that was received and not yet read.
     heard: Option<usize>,
-    /// The message that was sent last is there.
+    /// True if the send of the last message has completed.
     sent: bool,
-    /// Connections whose end was told.
+    /// Connections whose end was reported.
     ended: Vec<EpHandle>,
 }
 
@@ -68,7 +68,7 @@ impl<'a> Peer<'a> {
         Ok(peer)
     }
 
-    /// Says something and hears what the peer says in its turn, which is as long.
+    /// Sends a message and returns the peer's answer, which has the same length.
     pub(super) fn exchange(
         &mut self,
         what: &str,
@@ -78,7 +78,7 @@ impl<'a> Peer<'a> {
         self.hear(what, message.len())
     }
 
-    /// Connects an endpoint to be measured on. The peer listens anew for it, and perhaps not yet.
+    /// Connects an endpoint to be measured. The peer listens anew for each, possibly later than we connect.
     pub(super) fn connect_lane(&mut self, ep: EpHandle) -> Result<(), Box<dyn Error>> {
         let give_up = deadline();
         while !self.attempt(ep)? {
@@ -96,7 +96,7 @@ impl<'a> Peer<'a> {
         Ok(())
     }
 
-    /// Waits until the peer has ended the connections that were measured on, ends the other one, and frees everything.
+    /// Waits until the peer has ended the measured connections, ends the control connection, and frees everything.
     pub(super) fn hang_up(mut self) -> Result<(), Box<dyn Error>> {
         let lanes = self.dialer.leave();
         for &(ep, _) in &lanes {
@@ -113,7 +113,7 @@ impl<'a> Peer<'a> {
         self.dialer.adapter.release(self.control, &self.region)
     }
 
-    /// Waits for a completion on a connection that is measured on, whose end may be told before it.
+    /// Waits for a completion on a measured connection, whose end may be reported before it.
     pub(super) fn completed(&mut self) -> Result<(), Box<dyn Error>> {
         loop {
             let event = if self.has_left() {
@@ -132,12 +132,12 @@ impl<'a> Peer<'a> {
         }
     }
 
-    /// Whether the peer has ended a connection that is measured on.
+    /// Returns true if the peer has ended a measured connection.
     pub(super) fn has_left(&self) -> bool {
         self.ended.iter().any(|&ep| ep != self.control)
     }
 
-    /// Looks at events while there should be none but ends.
+    /// Handles events while only the end of a connection may arrive.
     pub(super) fn look(&mut self) -> Result<(), Box<dyn Error>> {
         match self.dialer.adapter.poll()? {
             None => Ok(()),
@@ -145,7 +145,7 @@ impl<'a> Peer<'a> {
         }
     }
 
-    /// One attempt; false if nobody listens.
+    /// Makes one attempt. Returns false if the peer does not listen.
     fn attempt(&mut self, ep: EpHandle) -> Result<bool, Box<dyn Error>> {
         let patience = Timeout::from_micros(u32::try_from(PATIENCE.as_micros())?);
         let (ia, qualifier) = (&mut self.dialer.adapter.ia, ConnQual(self.port.into()));
@@ -177,7 +177,7 @@ impl<'a> Peer<'a> {
             if kind == Some(ConnectionEventKind::NonPeerRejected) {
                 return Ok(false);
             }
-            // The programs reject nobody, but do not get further where the kernel makes no queue pair of the request.
+            // The programs reject no peer, but stop where the kernel makes no queue pair of the request.
             if kind == Some(ConnectionEventKind::PeerRejected) {
                 return Err(format!(
                     "{} cannot accept the connection, as where the MTUs of both ports differ",
@@ -227,7 +227,7 @@ impl<'a> Peer<'a> {
         Ok(message)
     }
 
-    /// Waits for what happens next on the control connection. That it has ended may be told before the last message.
+    /// Waits for the next event on the control connection. Its end may be reported before the last message.
     fn listen(&mut self, what: &str) -> Result<(), Box<dyn Error>> {
         let event = if self.ended.contains(&self.control) {
             self.dialer.adapter.poll()?
@@ -248,7 +248,7 @@ impl<'a> Peer<'a> {
         Ok(())
     }
 
-    /// The next event that is not what an end leaves behind.
+    /// Returns the next event that is not a flush after an end.
     fn event(&mut self) -> Result<Event, Box<dyn Error>> {
         loop {
             let event = self.dialer.next()?;
@@ -258,7 +258,7 @@ impl<'a> Peer<'a> {
         }
     }
 
-    /// Writes an event down that can come at any time; whatever else comes is an error.
+    /// Records an event that may come at any time; any other event is an error.
     fn note(&mut self, instead_of: &str, event: &Event) -> Result<(), Box<dyn Error>> {
         if let Event::Dto(done) = event {
             if done.status == DtoStatus::ErrFlushed {

@@ -1,6 +1,6 @@
-//! What perftest's programs tell each other: the messages, as bytes.
+//! The messages between perftest's programs, as bytes.
 //!
-//! Each has one length, in both directions. Numbers are big-endian, but for the text of a version and of an MTU.
+//! Each message has the same length in both directions. Numbers are big-endian; a version and an MTU are text.
 //!
 //! ```text
 //! version      text 16, with zeros behind it: "6.24"
@@ -17,23 +17,23 @@ use std::net::IpAddr;
 
 /// Bytes of a version.
 const VERSION_BYTES: usize = 16;
-/// What we say that we are: before 6.28, from which on a peer compares the limits of both devices besides.
+/// Version that we send. It is below 6.28, because from there on a peer also compares the limits of both devices.
 const OURS: &str = "6.24";
-/// The longest message.
+/// Bytes of the longest message.
 pub(super) const MOST_BYTES: usize = Layout::WithMarkers.bytes();
 
 /// A version of perftest in hundredths: 624 is 6.24.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Version(u32);
 
-/// How long a destination is.
+/// Layouts of a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Layout {
     Usual,
     WithMarkers,
 }
 
-/// An end of a data connection, as it tells the other.
+/// One end of a data connection, as sent to the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Destination {
     pub(super) reads: u32,
@@ -42,7 +42,7 @@ pub(super) struct Destination {
     pub(super) gid: [u8; 16],
 }
 
-/// Bandwidth, as the active end tells the passive one.
+/// Bandwidth, as the active end reports it to the passive one.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Report {
     pub(super) bytes: u64,
@@ -52,14 +52,14 @@ pub(super) struct Report {
 }
 
 impl Version {
-    /// Ours.
+    /// Returns our version as a message.
     pub(super) fn ours() -> [u8; VERSION_BYTES] {
         let mut text = [0; VERSION_BYTES];
         text[..OURS.len()].copy_from_slice(OURS.as_bytes());
         text
     }
 
-    /// A peer's.
+    /// Decodes a peer's version.
     pub(super) fn decode(message: &[u8]) -> Result<Self, String> {
         let read = || {
             let end = message.iter().position(|&byte| byte == 0)?;
@@ -77,7 +77,7 @@ impl Version {
         })
     }
 
-    /// How it lays out what follows.
+    /// Returns the layout of later messages for this version.
     pub(super) fn layout(self) -> Result<Layout, String> {
         match self.0 {
             570..=627 => Ok(Layout::Usual),
@@ -95,7 +95,7 @@ impl std::fmt::Display for Version {
     }
 }
 
-/// The text of an MTU of so many bytes.
+/// Returns the text of an MTU of this many bytes.
 pub(super) const fn mtu(bytes: u32) -> [u8; 2] {
     let text = match bytes {
         0..512 => b'1',
@@ -117,7 +117,7 @@ impl Layout {
 }
 
 impl Destination {
-    /// An address as a GID.
+    /// Returns an address as a GID.
     pub(super) const fn gid(address: IpAddr) -> [u8; 16] {
         match address {
             IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
@@ -138,7 +138,7 @@ impl Destination {
         message
     }
 
-    /// A peer's; nothing, if it has another length.
+    /// Decodes a peer's destination; nothing if the message has another length.
     pub(super) fn decode(layout: Layout, message: &[u8]) -> Option<Self> {
         if message.len() != layout.bytes() {
             return None;
@@ -155,7 +155,7 @@ impl Destination {
 }
 
 impl Report {
-    /// One message each. A peak of 0 is none.
+    /// Returns one message for each value. A peak of 0 stands for none.
     pub(super) const fn values(&self) -> [[u8; 8]; 5] {
         [
             self.bytes.to_be_bytes(),
@@ -176,8 +176,8 @@ mod tests {
         (0..hex.len()).step_by(2).map(digits).collect()
     }
 
-    /// From the wire between `ib_write_bw -R -n 5 -s 64` and the same with the address of its peer, of perftest 25.01
-    /// in Debian 13; this is the passive end's.
+    /// Recorded on the wire between `ib_write_bw -R -n 5 -s 64` and the same with its peer's address, of perftest
+    /// 25.01 in Debian 13; this is the passive end's.
     const DESTINATION: &str = "00000000000000010000006400ac7fa6008727d400000000000055b26c54b000\
                                00000000000000000000ffffc00002020000000000000003";
     const SAID: &str = "362e3234000000000000000000000000";
@@ -205,7 +205,7 @@ mod tests {
     fn what_we_say_is_what_perftest_says_in_our_place() {
         assert_eq!(Version::ours()[..], bytes(SAID));
         assert_eq!(mtu(1024)[..], bytes("3300"));
-        // It says its QPN, its PSN and the index of its GID besides, which are for people to read.
+        // The program also sends its QPN, its PSN and the index of its GID, for people to read.
         let mut said = bytes(DESTINATION);
         said[8..16].fill(0);
         said[55] = 0;
@@ -220,7 +220,7 @@ mod tests {
         let mut values = [
             "0000000000000040",
             "0000000000000005",
-            // Its peak, of which we have none.
+            // The peak bandwidth, which we do not send.
             "3f9cc534d07429e9",
             "3f9cc534ae386456",
             "3f3e2afa5f7cd090",

@@ -1,8 +1,8 @@
 //! `datctl perf --perftest PROGRAM`: the active end of a measurement whose passive end is one of perftest's programs.
 //!
-//! With `-R` a program of perftest takes connections from `rdma_cm`, one to say things on and then those that are
-//! measured; so no IP network is needed besides the one that DAT itself reaches. Both ends say in turns what they are,
-//! the active one first:
+//! With `-R` a program of perftest accepts connections by `rdma_cm`: first one for control messages, then those that
+//! are measured. So no IP network is needed besides the one that DAT itself reaches. Both ends send their parameters
+//! in turns, the active one first:
 //!
 //! ```text
 //!   control connection                          port 18515
@@ -17,8 +17,8 @@
 //!   the passive end disconnects
 //! ```
 //!
-//! Nothing says which program the peer is, or with what sizes and counts it was started: with another one, both ends
-//! wait for what does not come. All waits are bounded here, and the error says how the peer should have been started.
+//! No message names the peer's program, or the sizes and counts it was started with. If they differ, both ends wait
+//! for messages that never come. All waits are bounded here, and the error says how to start the peer.
 //!
 //! Source: perftest, `src/write_bw.c` and its siblings, `src/perftest_communication.c`.
 
@@ -44,9 +44,9 @@ use crate::adapter::deadline;
 use crate::dialer::Dialer;
 use simnic::signals::Stop;
 
-/// The port of perftest's programs, unless told.
+/// Default port of perftest's programs.
 const PORT: u16 = 18_515;
-/// What the peer's bandwidth would cycle through, and a line of the cache: each end takes the larger of both.
+/// Size of the peer's bandwidth buffer and of its cache line: each end takes the larger of both values.
 const PAGE_BYTES: u32 = 4096;
 const LINE_BYTES: u32 = 64;
 /// Looks at memory between two looks at events.
@@ -69,7 +69,7 @@ pub(super) enum Program {
     ReadBw,
 }
 
-/// Who the peer was.
+/// Program and version of the peer.
 #[derive(Serialize)]
 pub(super) struct Other {
     pub(super) program: &'static str,
@@ -103,7 +103,7 @@ impl Program {
         }
     }
 
-    /// What it measures with if it is not told: bytes and operations.
+    /// Returns the program's default size in bytes and number of operations.
     pub(super) const fn usual(self) -> (u64, u64) {
         match self {
             Self::SendLat | Self::WriteLat | Self::ReadLat => (2, 1000),
@@ -112,8 +112,8 @@ impl Program {
         }
     }
 
-    /// Both ends count: what is not measured would be counted, too, and a time has another number of operations at
-    /// each end.
+    /// Returns true if both ends count operations. Warm-up operations would then be counted, too, and a duration
+    /// gives each end another number of operations.
     const fn is_counted(self) -> bool {
         match self {
             Self::SendLat | Self::SendBw | Self::WriteLat => true,
@@ -122,7 +122,8 @@ impl Program {
     }
 }
 
-/// A plan that such a program can have a part in: one size, and what the program does if nothing is said.
+/// Returns a plan that such a program can take part in: one size, and the program's defaults for values that are not
+/// given.
 pub(super) fn plan(asked: &Plan, program: Program) -> Result<Plan, String> {
     let (bytes, count) = program.usual();
     let mut plan = asked.clone();
@@ -152,7 +153,7 @@ pub(super) fn plan(asked: &Plan, program: Program) -> Result<Plan, String> {
     Ok(plan)
 }
 
-/// The port, of a connection qualifier.
+/// Returns the port of a connection qualifier.
 pub(super) fn port(qualifier: Option<u64>) -> Result<u16, String> {
     let Some(qualifier) = qualifier else {
         return Ok(PORT);
@@ -189,7 +190,7 @@ struct Test<'a> {
 }
 
 impl Test<'_> {
-    /// How the peer has to have been started.
+    /// Returns the command to start the peer with.
     fn command(&self, port: u16) -> String {
         let mut command = format!("{} -R -s {}", self.program.name(), self.bytes);
         if let (true, Some(count)) = (self.program.is_counted(), self.plan.count) {
@@ -211,7 +212,7 @@ impl Test<'_> {
         stop: &Stop,
         figures: &mut Figures,
     ) -> Result<(), Box<dyn Error>> {
-        // Before the peer is told anything: one that is left alone waits for ever.
+        // Checked before the first message to the peer: a peer that is abandoned waits for ever.
         let requests = dialer.requests(self.plan.depth)?;
         Dialer::check_events(self.lanes.into(), self.plan.depth, requests + 1)?;
         let addresses = dialer.adapter.ia.addresses();
@@ -230,7 +231,7 @@ impl Test<'_> {
         let report = row.bandwidth.as_ref().map(|it| it.report(self.bytes));
         let is_whole = !stop.is_asked();
         figures.rows.push(row);
-        // A peer that counts has not had all, and waits for the rest: it is left alone.
+        // A peer that counts has not received all operations and still waits: no farewell is sent.
         if is_whole || !self.program.is_counted() {
             self.part(&mut peer, layout, &destinations[0], report)?;
             peer.hang_up()?;
@@ -238,7 +239,7 @@ impl Test<'_> {
         Ok(())
     }
 
-    /// Who we are, and who the peer is.
+    /// Exchanges version, sizes and MTU with the peer.
     fn greet(&self, peer: &mut Peer<'_>, figures: &mut Figures) -> Result<Layout, Box<dyn Error>> {
         let said = peer.exchange("its version", &Version::ours())?;
         let version = Version::decode(&said)?;
@@ -266,11 +267,11 @@ impl Test<'_> {
     ) -> Result<Destination, Box<dyn Error>> {
         let said = peer.exchange("a handshake", &ours.encode(layout))?;
         let theirs = Destination::decode(layout, &said);
-        // PANIC: what is exchanged has the same length in both directions.
+        // PANIC: both directions of an exchange have the same length.
         Ok(theirs.expect("its length"))
     }
 
-    /// Connects what is measured on; where our memory is.
+    /// Makes the connections to be measured. Returns our destination on each.
     fn connect(
         &self,
         peer: &mut Peer<'_>,
@@ -298,7 +299,7 @@ impl Test<'_> {
         Ok(destinations)
     }
 
-    /// Each end tells where its memory is, more often than it needs to.
+    /// Exchanges the places of both memories, as often as the programs do, which is more than needed.
     fn agree(
         &self,
         peer: &mut Peer<'_>,
@@ -321,12 +322,12 @@ impl Test<'_> {
         for ours in ours {
             self.shake(peer, layout, ours)?;
         }
-        // The last of them says of a Send that the receives are posted.
+        // For Send the last message means that the receives are posted.
         self.shake(peer, layout, &ours[0])?;
         Ok(())
     }
 
-    /// Measures.
+    /// Measures the row.
     fn row(&self, peer: &mut Peer<'_>, stop: &Stop) -> Result<Row, Box<dyn Error>> {
         let plan = self.plan;
         let mut row = Row {
@@ -369,8 +370,8 @@ impl Test<'_> {
         Ok(row)
     }
 
-    /// Each end writes when the other has written, the passive one first, and sees it by the last byte: the number of
-    /// the Write. From one sight to the next is a round trip.
+    /// Each end writes when the other has written, the passive one first, and notices it by the last byte: the number
+    /// of the Write. The time from one such notice to the next is a round trip.
     fn mirror(
         &self,
         peer: &mut Peer<'_>,
@@ -429,7 +430,7 @@ impl Test<'_> {
         }
     }
 
-    /// Tells a peer that only gave memory what was measured, and takes leave.
+    /// Sends the figures to a peer that only lent memory, and ends the exchange.
     fn part(
         &self,
         peer: &mut Peer<'_>,

@@ -1,4 +1,4 @@
-//! What is refused before anything is asked. What is said of peers: `tests/vfio_user/perftest.rs`.
+//! Refusals before any message to the peer. `tests/vfio_user/perftest.rs` tests the exchange.
 
 use std::time::Duration;
 
