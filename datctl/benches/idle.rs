@@ -1,7 +1,7 @@
-//! What waiting costs: processor time of a consumer that waits for ten seconds while nothing happens.
+//! Cost of waiting: processor time of a consumer that waits for ten seconds while nothing happens.
 //!
-//! The adapter is one of another process (`datctl sim serve`), so the consumer's process holds the driver and nothing
-//! else, as it would on a machine. What is left is a look at the device's health once a second.
+//! The adapter is served by another process (`datctl sim serve`), so the consumer's process contains only the driver,
+//! as on a real machine. The remaining work is a check of the device's health once a second.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -11,7 +11,8 @@ use udapl::{CloseFlags, EvdFlags, OpenOptions, Timeout};
 
 const SECONDS: u32 = 10;
 
-/// Processor time of all threads of a process so far, nanoseconds (`Documentation/scheduler/sched-stats.rst`).
+/// Returns the processor time of all threads of a process so far, in nanoseconds
+/// (`Documentation/scheduler/sched-stats.rst`).
 fn processor_time(process: &str) -> u64 {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).expect("procfs");
     tasks

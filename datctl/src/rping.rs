@@ -8,8 +8,8 @@
 //! | compares, and begins again or hangs up | |
 //!
 //! Every message has 16 bytes, big-endian: address 8, R_Key 4, length 4 (rdma-core, librdmacm/examples/rping.c). The
-//! contents of the passive end's messages do not matter. The text is a C string that fills its buffer, because a
-//! passive `rping` writes back as many bytes as `strlen` finds.
+//! passive end's messages carry no information. The text is a C string that fills its buffer, because a passive
+//! `rping` writes back as many bytes as `strlen` finds.
 //!
 //! The active end is in this module and waits for one event after the other; the passive one ([`server`]) has several
 //! peers.

@@ -3,12 +3,12 @@
 //! | File | Is |
 //! |---|---|
 //! | `report.txt`, `report.json` | the table |
-//! | `doctor-N`, `info-N`, `perf`, each as `.txt` and `.json` | what those commands say of function N |
-//! | `counters-e-switch`, `counters-connections`, likewise | what both sides counted while that line ran (module `between`) |
-//! | `kernel.log`, `machine-N-before.txt`, `machine-N-after.txt` | what the machine said meanwhile (module `surroundings`) |
-//! | `record-N.toml` | what function N says of itself (`datctl record`) |
-//! | `trace.log` | the commands, in the form of `mlx5_core`'s own debug output, and what the driver had to say |
-//! | `wire.pcapng` | the frames of the connection manager, as the driver meant them (module `wire`) |
+//! | `doctor-N`, `info-N`, `perf`, each as `.txt` and `.json` | output of those commands for function N |
+//! | `counters-e-switch`, `counters-connections`, likewise | counters of both sides while that line ran (module `between`) |
+//! | `kernel.log`, `machine-N-before.txt`, `machine-N-after.txt` | output of the machine meanwhile (module `surroundings`) |
+//! | `record-N.toml` | record of function N (`datctl record`) |
+//! | `trace.log` | the commands, in the form of `mlx5_core`'s own debug output, and the driver's messages |
+//! | `wire.pcapng` | the frames of the connection manager, as the driver intended them (module `wire`) |
 //!
 //! All but the records holds MACs, GUIDs and addresses. The trace ends at [`TRACE_BYTES`], so that a soak of days fits
 //! a disk.

@@ -1,12 +1,12 @@
 //! `datctl accept`: the acceptance run of a card.
 //!
-//! A card is accepted when everything that a storage daemon will do to it has been done once and the bytes were
-//! compared: it is brought up again and again, talks with itself, with a second function, with the kernel's `rdma_cm`;
-//! its link goes and comes, it is reset and taken away while it works, its program is killed; it is measured; it works
+//! A card is accepted when every operation of a storage daemon has been done on it once and the bytes were
+//! compared: it is brought up repeatedly, talks with itself, with a second function, with the kernel's `rdma_cm`;
+//! its link goes down and up, it is reset and removed while it works, its program is killed; it is measured; it works
 //! for hours. Each of these is a line of one table. A line opens the functions by itself and closes them, so a line
 //! that fails leaves the next one a chance.
 //!
-//! What cannot be done to this function from here (a link that belongs to a physical function elsewhere, a reset
+//! A line that cannot be run on this function from here (a link that belongs to a physical function elsewhere, a reset
 //! without being root) is *skipped*, with the reason. A skipped line says nothing about the card; the last line of the
 //! table counts them.
 //!

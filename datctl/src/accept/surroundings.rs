@@ -7,7 +7,7 @@
 //! | File | Is |
 //! |---|---|
 //! | `kernel.log` | the kernel's log since the run began: faults of the IOMMU, `vfio-pci`, `mlx5_core` of the physical function |
-//! | `machine-N-before.txt`, `machine-N-after.txt` | what lspci, ethtool, ip, devlink and mlxconfig say of function N and its physical one |
+//! | `machine-N-before.txt`, `machine-N-after.txt` | output of lspci, ethtool, ip, devlink and mlxconfig for function N and its physical one |
 //!
 //! A program that is missing or refuses (most of this takes root) is named with the reason. None of it decides
 //! whether a card is accepted.

@@ -12,7 +12,7 @@ use crate::served::{Process, Served, datctl, json};
 /// Far longer than anything takes, short enough to end a stuck test.
 const LONG: Timeout = Timeout::from_micros(300_000_000);
 
-/// Every combination is there once, in order, with figures above zero.
+/// Checks that every combination is there once, in order, with figures above zero.
 fn check_figures(figures: &Value, operations: &[&str], sizes: &[u64]) {
     let rows: Vec<(&str, u64)> = figures["rows"]
         .as_array()
@@ -41,7 +41,7 @@ fn check_figures(figures: &Value, operations: &[&str], sizes: &[u64]) {
     assert_eq!(rows, expected);
 }
 
-/// One function alone: no peer, no address of a network, no management datagram.
+/// On one function alone: no peer, no network address, no management datagram.
 #[test]
 fn the_self_test_says_what_was_compared_and_info_whether_the_network_is_joined() {
     let (code, info) = json(&["info", "sim:a", "--selftest"]);
@@ -79,7 +79,7 @@ fn two_functions_of_one_process_ping_each_other() {
     assert_eq!((code, &trips["messages"]), (Some(0), &json!(10)), "{trips}");
 }
 
-/// Through the e-switch of one card: virtual functions have no address of their own, their drivers invent one.
+/// Through the e-switch of one card. The virtual functions have no MAC of their own; their drivers invent one.
 #[test]
 fn functions_of_one_card_ping_each_other() {
     for [one, other] in [["sim:c/vf0", "sim:c/vf1"], ["sim:c/pf", "sim:c/vf0"]] {
@@ -98,7 +98,7 @@ fn functions_of_two_cards_ping_each_other_over_the_cable() {
 fn a_card_has_eight_virtual_functions_and_is_no_function_itself() {
     for (one, other, words) in [
         ("sim:c/vf0", "sim:c/vf8", "sim:CARD/vf0 to sim:CARD/vf7"),
-        // The passive end is opened first, which is the second name.
+        // The passive end is opened first; it is the second name.
         ("sim:c", "sim:c/vf0", "sim:c was opened as a card"),
         (
             "sim:c/pf",
@@ -112,7 +112,7 @@ fn a_card_has_eight_virtual_functions_and_is_no_function_itself() {
     }
 }
 
-/// What `ip link set PF vf 0` would change, while the functions are served.
+/// Settings that `ip link set PF vf 0` would change, while the functions are served.
 #[test]
 fn what_the_administrator_says_of_a_virtual_function_may_change() {
     let mut served = Served::card(&["--control"]);
@@ -237,7 +237,8 @@ fn an_adapter_says_its_firmware_port_addresses_limits_and_health() {
         ("/port/link_up", json!(true)),
         ("/port/path_mtu_bytes", json!(4096)),
         ("/port/unicast", json!(["02:00:5e:10:00:01"])),
-        // By which it is found: everybody's, all nodes', and that of its link-local address (RFC 4291, 2.7.1).
+        // Multicast groups by which it is found: broadcast, all nodes', and that of its link-local address (RFC 4291,
+        // 2.7.1).
         (
             "/port/multicast",
             json!([
@@ -322,7 +323,7 @@ fn two_processes_ping_and_measure_over_functions_of_a_third() {
     ]);
     assert_eq!(code, Some(0), "{figures}");
     check_figures(&figures, &["send", "write", "read"], &[64, 20_000]);
-    // Six connections; the echoes of the two sizes, with a tenth more that comes before.
+    // Six connections; the echoes of both sizes, with a tenth more for the warm-up.
     assert_eq!(listener.line(), "answered 44 messages");
     assert_eq!(listener.status(), Some(0));
 }
@@ -485,7 +486,7 @@ fn a_listener_turns_strangers_away_and_goes_on() {
     assert_eq!(listener.line(), "answered 10 messages");
 }
 
-/// A ping that goes on until something happens.
+/// Starts a ping that runs until something happens.
 fn endless(served: &Served, address: &str) -> Process {
     let count = u32::MAX.to_string();
     Process::start(&[
@@ -499,7 +500,7 @@ fn endless(served: &Served, address: &str) -> Process {
     ])
 }
 
-/// It ends by itself, not ok, and says why.
+/// Waits until the process ends by itself with a failure, and returns the reason.
 fn fails(process: &mut Process) -> String {
     let line: Value = serde_json::from_str(&process.line()).expect("an object");
     assert_eq!(process.status(), Some(1));
@@ -518,7 +519,7 @@ fn a_peer_that_is_killed_is_noticed_by_either_end() {
     let (mut listener, address) = served.listener("ping");
     let mut dialer = endless(&served, &address);
     dialer.kill();
-    // Killed before it had connected, it leaves a listener that goes on; a second one finds it either way.
+    // If it was killed before it had connected, the listener goes on. A second ping tells both cases apart.
     let (code, _) = json(&[
         "ping",
         &served.name("b"),
@@ -538,14 +539,14 @@ fn a_peer_that_is_killed_is_noticed_by_either_end() {
 
 #[test]
 fn a_function_that_is_pulled_out_ends_a_ping_with_a_reason() {
-    // Late enough to be found in the midst of it, and an error before that as well.
+    // Late enough to strike in the middle of the ping; an earlier error passes as well.
     let served = Served::new(&["--faults", "1:removal@3s"]);
     let (_listener, address) = served.listener("ping");
     let error = fails(&mut endless(&served, &address));
     assert!(!error.is_empty());
 }
 
-/// A function that is gone says nothing: its peer has keep-alive, and says what it shows.
+/// A function that was removed sends nothing: its peer notices that by keep-alive, and reports it.
 #[test]
 fn an_end_whose_peer_is_gone_says_so_and_by_what_it_knows() {
     let served = Served::new(&["--faults", "1:removal@8s"]);

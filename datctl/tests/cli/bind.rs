@@ -1,5 +1,5 @@
-//! `datctl bind` and `datctl unbind`: every refusal through the program; what is written, through the same code with a
-//! kernel that does what sysfs promises.
+//! `datctl bind` and `datctl unbind`. Refusals are tested through the program; writes are tested through the same
+//! code with a kernel that acts as sysfs documents.
 
 use std::cell::RefCell;
 use std::fs;
@@ -11,7 +11,7 @@ use driver::pci::{BindError, Kernel, Machine, Writer};
 
 use crate::tree::{GROUP, OTHER, PF0, PF1, Tree, VF};
 
-/// Refused: nothing is written, exit status 1, and the reason.
+/// Checks a refusal: nothing is written, the exit status is 1. Returns the reason.
 fn refused(tree: &Tree, arguments: &[&str]) -> String {
     let address = arguments[1];
     let before = tree.read(&tree.of(address, "driver_override"));
@@ -82,7 +82,7 @@ fn a_function_with_a_login_is_not_taken() {
         error.contains("because the ssh session 10.0.2.1:22 with 10.0.2.9:50000 goes over ens1f1"),
         "{error}"
     );
-    // Whatever it is, over this function's address, though the way back is another's.
+    // Any connection over this function's address counts, even if its route is over another function.
     tree.connections("0102000A:0CEA 6300A8C0:C350");
     let error = refused(&tree, &["bind", PF1]);
     assert!(
@@ -94,7 +94,7 @@ fn a_function_with_a_login_is_not_taken() {
 #[test]
 fn a_login_over_ipv6_counts_by_route_and_by_address() {
     let tree = Tree::good();
-    // [fd00::1]:22 with [fd00::9]:50000; the words are as a little-endian processor has them.
+    // [fd00::1]:22 with [fd00::9]:50000; the words are in the order of a little-endian processor.
     tree.write(
         "/proc/net/tcp6",
         "header\n   0: 000000FD000000000000000001000000:0016 000000FD000000000000000009000000:C350 01 0:0\n",
@@ -209,15 +209,15 @@ fn an_error_is_an_object_for_a_program() {
     );
 }
 
-/// Does what the kernel does on these writes, and keeps a list of them.
+/// A kernel that acts on these writes, and keeps a list of them.
 struct Bus<'a> {
     tree: &'a Tree,
     writes: RefCell<Vec<(String, String)>>,
-    /// The driver that would have the function otherwise.
+    /// The driver that would otherwise bind the function.
     native: &'static str,
-    /// vfio-pci takes no function.
+    /// True if vfio-pci refuses the function.
     unwilling: bool,
-    /// The file that may not be written.
+    /// A file that must not be written.
     forbidden: Option<&'static str>,
 }
 

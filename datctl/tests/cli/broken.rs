@@ -1,8 +1,8 @@
-//! Connections broken on purpose, in five ways: what a person finds who has the monitor, the recorder and `explain`,
-//! and not the source. docs/broken-connections.md shows it, and these tests hold it to what it shows.
+//! Connections broken on purpose, in five ways: the evidence that a person finds with the monitor, the recorder and
+//! `explain`, without the source. docs/broken-connections.md shows it, and these tests compare the page with it.
 //!
-//! `DAT_WRITE_PAGES=1` writes page and pictures anew. Times are virtual and all numbers drawn from a seed, so that only
-//! the numbers of process and instance differ from run to run; they are replaced.
+//! `DAT_WRITE_PAGES=1` writes page and pictures anew. Times are virtual and all numbers come from a seed, so that
+//! only the numbers of process and instance differ from run to run; they are replaced.
 
 use std::path::Path;
 use std::process::Command;
@@ -26,7 +26,7 @@ use crate::served::{Process, datctl};
 const QUALIFIER: ConnQual = ConnQual(0x1_0000_4401);
 const LONG: Timeout = Timeout::from_micros(300_000_000);
 const NONE: CompletionFlags = CompletionFlags::empty();
-/// An address that comes and goes, to see whether the monitor hears.
+/// An address that is added and removed, to see whether the monitor reports it.
 const PROBE: &str = "198.51.100.7";
 
 struct Side {
@@ -37,7 +37,7 @@ struct Side {
     _memory: DmaMemory,
 }
 
-/// Two adapters with one connection, whose first end keeps what it records, and a monitor.
+/// Two adapters with one connection, whose first end records, and a monitor.
 struct World {
     fabric: Fabric,
     sides: [Side; 2],
@@ -64,7 +64,7 @@ impl World {
         let control = udapl::control::serve(&adapter, &socket, <_>::default());
         let control = control.expect("a socket");
         let monitor = listen(&socket, &mut here);
-        // What the address left behind is over before the connection begins.
+        // The effects of the address end before the connection begins.
         for _ in 0..100 {
             fabric.sim.advance(Duration::from_millis(100));
             here.progress();
@@ -89,7 +89,7 @@ impl World {
         self.fabric.sim.advance(Duration::from_micros(100));
     }
 
-    /// The next event of a side, of which the first `alive` go on.
+    /// Returns the next event of a side; the first `alive` sides go on.
     fn event(&mut self, side: usize, alive: usize) -> Event {
         for _ in 0..1_000_000 {
             let Side { ia, evd, .. } = &mut self.sides[side];
@@ -147,7 +147,7 @@ impl World {
         posted.expect("an RDMA Write");
     }
 
-    /// Waits until side 0 is told that its connection broke, while so many sides go on.
+    /// Waits until side 0 gets the event of its broken connection; `alive` sides go on.
     fn breaks(&mut self, alive: usize) {
         loop {
             if let Event::Connection(event) = self.event(0, alive) {
@@ -155,11 +155,11 @@ impl World {
                 break;
             }
         }
-        // The peer hears what there is to hear.
+        // The peer handles its events.
         (0..20).for_each(|_| self.pump(alive));
     }
 
-    /// What was recorded when it broke.
+    /// Returns the recording that was kept when the connection broke.
     fn kept(&self) -> String {
         let entries = fs::read_dir(self.folder.path()).expect("a folder");
         let mut paths = entries.map(|entry| entry.expect("an entry").path());
@@ -198,7 +198,7 @@ fn side(mut ia: Ia) -> Side {
     }
 }
 
-/// A monitor that is known to hear: what it says from now on.
+/// Starts a monitor, waits until it reports, and returns its lines from then on.
 fn listen(socket: &Path, ia: &mut Ia) -> Receiver<String> {
     let (to, lines) = channel();
     let mut monitor = Process::start(&["monitor", &socket.display().to_string()]);
@@ -220,14 +220,14 @@ fn listen(socket: &Path, ia: &mut Ia) -> Receiver<String> {
     lines
 }
 
-/// What a person sees of it.
+/// The evidence that a person finds.
 struct Seen {
     monitor: String,
     decode: String,
     svg: String,
 }
 
-/// Looks at what is left of a connection that broke; `peer`: the peer's recorder can be asked.
+/// Collects the evidence of a broken connection; `peer`: the peer's recorder can be asked.
 fn look(world: &mut World, peer: bool) -> Seen {
     let monitor = loop {
         let line = world.monitor.recv_timeout(Duration::from_secs(300));
@@ -264,7 +264,7 @@ fn look(world: &mut World, peer: bool) -> Seen {
     }
 }
 
-/// Wireshark knows what is in the file, and has nothing to complain of but the checksum that RoCE v2 leaves out.
+/// Checks that Wireshark dissects the file, and complains only of the checksum that RoCE v2 omits.
 fn dissected(file: &str) {
     const WARNING: u32 = 0x0060_0000;
     let fields = [
@@ -312,7 +312,7 @@ fn explained(word: &str) -> String {
 
 static PAGE: Mutex<()> = Mutex::new(());
 
-/// Holds the page and the picture of a cause to what was seen, or writes them.
+/// Compares the page and the picture of a cause with the evidence, or writes them.
 fn is_on_the_page(cause: &str, word: &str, seen: &Seen) {
     let _alone = PAGE.lock().unwrap_or_else(PoisonError::into_inner);
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
@@ -348,7 +348,7 @@ fn is_on_the_page(cause: &str, word: &str, seen: &Seen) {
     assert!(there == seen.svg, "{} is another one", picture.display());
 }
 
-/// All of these stand in the text.
+/// Checks that the text contains all of these words.
 fn says(text: &str, words: &[&str]) {
     for word in words {
         assert!(text.contains(word), "{word:?} is missing: {text}");
@@ -358,7 +358,7 @@ fn says(text: &str, words: &[&str]) {
 #[test]
 fn a_peer_that_was_killed_answers_nothing_and_says_no_goodbye() {
     let mut world = World::new();
-    // The kernel takes the function of a dead process back, and resets it.
+    // The kernel takes back the function of a dead process and resets it.
     world.function(1).reset();
     world.write(2);
     world.breaks(1);

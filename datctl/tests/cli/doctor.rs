@@ -15,7 +15,7 @@ struct Line {
     mend: String,
 }
 
-/// The line with this name, what the whole comes to, and the exit status.
+/// Returns the line with this name, the overall result, and the exit status.
 fn line_of(tree: &Tree, arguments: &[&str], check: &str) -> (Line, bool, i32) {
     let (code, value) = tree.json(&[&["doctor"], arguments].concat());
     let ok = value["ok"].as_bool().expect("a verdict");
@@ -44,7 +44,7 @@ fn line_in(value: &Value, check: &str) -> Line {
     line
 }
 
-/// The line is ok on the good machine, and not ok after `harm`, which counts.
+/// Checks that the line is ok on the good machine, and not ok after `harm`, and that it counts.
 fn harmed(check: &str, harm: impl FnOnce(&Tree)) -> Line {
     let (line, ok, code) = harmed_line(check, harm);
     assert!(line.required, "{check}");
@@ -77,7 +77,7 @@ fn a_machine_on_which_all_is_well_is_ready() {
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
     assert!(out.ends_with("ready\n"), "{out}");
     assert!(!out.contains("not ok"), "{out}");
-    // Of the three functions only the one that is bound to vfio-pci is meant.
+    // Of the three functions only the one that is bound to vfio-pci is checked.
     let (code, value) = tree.json(&["doctor"]);
     assert_eq!((code, &value["ok"]), (0, &Value::Bool(true)));
     for line in value["lines"].as_array().expect("lines") {
@@ -145,7 +145,7 @@ fn iommu_says_whether_firmware_or_kernel_is_to_be_told() {
     assert!(line.mend.contains("dmesg"), "{}", line.mend);
 }
 
-/// Red Hat's systems have the parameters with each kernel.
+/// Red Hat's systems keep the parameters with each kernel.
 #[test]
 fn a_system_with_grubby_is_told_its_command() {
     let off = |tree: &Tree, parameters: &str| {
@@ -220,7 +220,7 @@ fn the_firmwares_setup_says_whether_a_card_has_roce_and_who_is_its_switch() {
         line.found,
         "INTERNAL_CPU_OFFLOAD_ENGINE DISABLED(1), REAL_TIME_CLOCK_ENABLE True(1)"
     );
-    // Without the tools nobody knows, which matters most of a BlueField.
+    // Without the tools the setting is unknown, which matters most for a BlueField.
     tree.remove("/usr/sbin/mlxconfig");
     tree.write(&tree.of(PF0, "device"), "0xa2d6\n");
     let (line, ok, _) = line_of(&tree, &[], "pf setup");
@@ -307,7 +307,7 @@ fn io_uring_that_is_switched_off_is_told() {
     assert!(line.found.contains("disks are refused"), "{}", line.found);
     assert_eq!(line.mend, "sysctl -w kernel.io_uring_disabled=0");
     assert!(line.found.contains('2'), "{}", line.found);
-    // Whoever runs this can make a ring all the same.
+    // The user of this test can create a ring all the same.
     let tree = Tree::good();
     tree.write("/proc/sys/kernel/io_uring_disabled", "1\n");
     let (line, ok, _) = line_of(&tree, &[], "io_uring");
@@ -332,11 +332,11 @@ fn memlock_is_compared_with_what_is_going_to_be_registered() {
     assert!(line.mend.starts_with("ulimit -l 1114112;"), "{}", line.mend);
 
     let tree = Tree::good();
-    // 100 MiB and what the firmware borrows.
+    // 100 MiB and the memory that the firmware borrows.
     tree.memlock("171966464");
     assert!(line_of(&tree, &["--memory-mib", "100"], "memlock").0.ok);
     assert!(!line_of(&tree, &["--memory-mib", "101"], "memlock").0.ok);
-    // CAP_IPC_LOCK, which is all that VFIO asks about.
+    // CAP_IPC_LOCK, the only capability that VFIO asks for.
     tree.write("/proc/self/status", "CapEff:\t0000000000004000\n");
     assert!(line_of(&tree, &["--memory-mib", "101"], "memlock").0.ok);
 }
@@ -353,7 +353,7 @@ fn limits_that_are_too_low_are_told_with_their_numbers() {
         );
     });
     assert!(line.mend.contains("dma_entry_limit"), "{}", line.mend);
-    // What cannot be read is not taken to be there.
+    // A limit that cannot be read is unknown.
     let line = harmed("limits", |tree| tree.write("/proc/self/limits", ""));
     assert!(line.found.ends_with("0 open files"), "{}", line.found);
 }
@@ -410,7 +410,7 @@ fn a_group_with_strangers_in_use_says_who_they_are_and_how_to_get_them_out() {
         tree.member(GROUP, PF1);
         tree.member(GROUP, OTHER);
         tree.write(&tree.of(OTHER, "class"), "0x010802\n");
-        // A bridge with its driver is in nobody's way.
+        // A bridge with its driver does not matter.
         tree.member(GROUP, PORT);
         tree.driver(PORT, Some("pcieport"));
     });
@@ -472,7 +472,7 @@ fn a_shared_group_names_the_port_that_does_not_isolate() {
         found.contains("the functions of the card themselves do not"),
         "{found}"
     );
-    // Alone in its group there is nothing to explain, whatever the port says.
+    // Alone in its group the function needs no explanation, whatever the port reports.
     let tree = Tree::good();
     tree.port(PORT, 0);
     assert!(line_of(&tree, &[VF], "acs").0.ok);
@@ -506,7 +506,7 @@ fn a_group_file_that_is_not_there_or_not_ours_is_told() {
     let file = format!("/dev/vfio/{GROUP}");
     let line = harmed("access", |tree| tree.remove(&file));
     assert_eq!(line.found, format!("there is no {file}"));
-    // A user without any right; for root there is none of such files.
+    // A user without any right; root could open the file all the same.
     let tree = Tree::good();
     let mode = |path: &str, mode| {
         fs::set_permissions(tree.path(path), fs::Permissions::from_mode(mode)).expect("a mode");
@@ -537,7 +537,7 @@ fn a_function_that_cannot_be_reset_is_told() {
     assert!(line.mend.starts_with("echo default > "), "{}", line.mend);
     let line = harmed("reset", |tree| tree.remove(&tree.of(VF, "reset_method")));
     assert!(line.mend.contains("sriov_numvfs"), "{}", line.mend);
-    // Before the methods had names.
+    // Older kernels, before the methods had names.
     let tree = Tree::good();
     tree.remove(&tree.of(VF, "reset_method"));
     tree.write(&tree.of(VF, "reset"), "");
@@ -552,7 +552,7 @@ fn a_link_below_what_the_card_can_do_costs_speed_and_nothing_else() {
     assert_eq!(line.found, "8.0 GT/s x4 of 8.0 GT/s x16");
 }
 
-/// The line is unknown after `harm`, and does not count.
+/// Checks that the line is unknown after `harm`, and does not count.
 fn hidden(check: &str, harm: impl FnOnce(&Tree)) -> Line {
     let (line, ok, code) = harmed_line(check, harm);
     assert!(line.unknown, "{check}: {}", line.found);
@@ -560,7 +560,7 @@ fn hidden(check: &str, harm: impl FnOnce(&Tree)) -> Line {
     line
 }
 
-/// The good virtual function's settings with something else in one place.
+/// Replaces one part of the good virtual function's settings.
 fn setting(tree: &Tree, from: &str, to: &str) {
     let changed = VF_SETTINGS.replace(from, to);
     assert_ne!(changed, VF_SETTINGS, "{from} is in it");
@@ -578,7 +578,7 @@ fn an_interface_that_is_down_takes_the_virtual_functions_with_it() {
     });
     assert_eq!(line.found, "ens1f0 is set up but has no link (down)");
     assert!(line.mend.contains("vf 0 state enable"), "{}", line.mend);
-    // Functions of one card reach each other without a cable, if they are told to be up.
+    // Functions of one card reach each other without a cable, if their link is set to up.
     let line = slowed("pf interface", |tree| {
         tree.write(&of("operstate"), "down\n");
         setting(tree, "\"auto\"", "\"enable\"");
@@ -601,7 +601,7 @@ fn a_physical_function_without_its_driver_gives_its_virtual_ones_nothing() {
         line.mend,
         format!("echo {PF0} > /sys/bus/pci/drivers/mlx5_core/bind")
     );
-    // `VF` says which function is looked at; the physical one is bound to VFIO as well.
+    // `VF` selects the function; the physical one is bound to VFIO as well.
     let tree = Tree::good();
     tree.driver(PF0, Some("vfio-pci"));
     let (line, ok, code) = line_of(&tree, &[VF], "pf driver");
@@ -693,7 +693,7 @@ fn what_the_switch_lets_a_virtual_function_do_is_told_with_the_command() {
         "{}",
         line.mend
     );
-    // Linux mlx5 `esw/acl/ingress_lgcy.c`: the rule that lets frames pass then names the zero address.
+    // Linux mlx5 `esw/acl/ingress_lgcy.c`: the rule that admits frames then has the zero address.
     let line = harmed("vf spoof check", |tree| {
         let changed = VF_SETTINGS
             .replace("02:00:00:00:00:01", "00:00:00:00:00:00")
@@ -724,7 +724,7 @@ fn what_ip_does_not_say_is_unknown_and_never_ok() {
     for check in checks {
         let line = hidden(check, |tree| tree.remove("/usr/sbin/ip"));
         assert_eq!(line.mend, "ip link show dev ens1f0");
-        // A failure, another function's settings, and what is no JSON.
+        // A failure, another function's settings, and invalid JSON.
         let answers = "/answers/ip -json link show dev ens1f0";
         hidden(check, |tree| tree.remove(answers));
         hidden(check, |tree| {
@@ -787,7 +787,7 @@ fn what_the_port_does_with_priorities_is_told_with_what_mends_it() {
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
 const ENTRIES: &str = "/sys/module/vfio_iommu_type1/parameters/dma_entry_limit";
 
-/// A machine with everything wrong that `--fix` can do something about, and a `modprobe` that says what it was asked.
+/// Returns a machine with every fault that `--fix` can mend, and a `modprobe` that prints its arguments.
 fn broken() -> Tree {
     let tree = Tree::good();
     tree.write(ENTRIES, "64\n");
@@ -851,7 +851,7 @@ fn only_functions_that_are_named_are_given_to_vfio() {
     assert!(!out.contains("$ "), "{out}");
     let (_, out, _) = tree.human(&["doctor", VF, "--fix"]);
     assert!(out.starts_with(&format!("$ datctl bind {VF}\n")), "{out}");
-    // Nothing takes it in a directory, and it is given back; but it was tried.
+    // In a directory no driver binds it, so that it is given back; but the bind was tried.
     assert!(out.contains("  failed: "), "{out}");
 }
 

@@ -1,4 +1,4 @@
-//! `datctl resource`, `stat`, `top`, `monitor`, `metrics`: a process that is looked at from outside, which is this one.
+//! `datctl resource`, `stat`, `top`, `monitor`, `metrics`: this process is inspected from outside.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -27,7 +27,7 @@ struct Watched {
     _directory: TempDir,
 }
 
-/// The next event of an EVD, both instances being looked after.
+/// Returns the next event of an EVD; both instances make progress meanwhile.
 fn event(ias: &mut [Ia; 2], side: usize, evd: EvdHandle) -> Event {
     loop {
         ias.iter_mut().for_each(Ia::progress);
@@ -101,7 +101,7 @@ impl Watched {
         }
     }
 
-    /// Runs a command while the instances are looked after.
+    /// Runs a command while the instances make progress.
     fn while_running<T: Send>(&mut self, command: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| {
             let running = scope.spawn(command);
@@ -165,7 +165,7 @@ fn an_instance_whose_thread_makes_no_call_is_silent_and_holds_up_nobody() {
     let (code, stat) = json(&["stat", &socket]);
     assert_eq!(code, Some(0), "{stat}");
     assert_eq!(stat["silent"].as_array().map(Vec::len), Some(2), "{stat}");
-    // What needs no instance is there all the same.
+    // Counters that need no instance are there all the same.
     assert_eq!(stat["groups"]["connections"]["established"], 2);
 }
 
@@ -212,7 +212,7 @@ fn top_shows_rates_screen_by_screen() {
     );
 }
 
-/// Sends messages for as long as a command runs.
+/// Sends messages while a command runs.
 fn with_traffic(watched: &mut Watched, arguments: &[&str]) -> String {
     let socket = watched.socket.display().to_string();
     let [command, rest @ ..] = arguments else {
@@ -252,7 +252,7 @@ fn how_long_requests_take_is_measured_while_somebody_looks() {
     let once = String::from_utf8(once.stdout).expect("text");
     let name = "# TYPE udapl_instance_completion_latency_seconds histogram\n";
     assert!(once.contains(name), "{once}");
-    // Nobody looks any more.
+    // The client has left.
     (0..10).for_each(|_| watched.send());
     let later = watched.json("stat");
     assert_eq!(&later["instances"][0]["latency"]["completion"], kept);
@@ -264,11 +264,11 @@ fn monitor_tells_of_connections_and_why_they_end() {
     let socket = watched.socket.display().to_string();
     let mut monitor = watched.while_running(|| {
         let monitor = Process::start(&["monitor", &socket, "--count", "2"]);
-        // It has subscribed when the socket has answered somebody who came behind it.
+        // It has subscribed when the socket has answered a later client.
         while json(&["stat", &socket]).0 != Some(0) {}
         monitor
     });
-    // Connections come and go until it has heard of one: whether it had subscribed is not seen from here.
+    // Connections are made and ended until it reports one: its subscription cannot be seen from here.
     let heard = thread::scope(|scope| {
         let hearing = scope.spawn(|| [monitor.line(), monitor.line()]);
         while !hearing.is_finished() {
@@ -352,7 +352,7 @@ fn what_was_recorded_is_written_to_a_file_that_decode_reads() {
 
     let (code, listed) = json(&["decode", &file]);
     assert_eq!(code, Some(0), "{listed}");
-    // Of each end the connection that was over, and the next one.
+    // For each end the connection that was over, and the next one.
     let connections = listed["connections"].as_array().expect("a list");
     assert_eq!(connections.len(), 4, "{listed}");
     let qpn = connections[1]["queue_pair"].to_string();
@@ -434,7 +434,7 @@ fn metrics_are_text_for_prometheus_once_or_by_http() {
     assert!(!scraped[2].contains("200"), "{}", scraped[2]);
 }
 
-/// Names that look like those of this tool's metrics.
+/// Returns the names that look like those of this tool's metrics.
 fn metrics_in(text: &str) -> Vec<&str> {
     let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
     let mut all: Vec<&str> = words.filter(|word| word.starts_with("udapl_")).collect();
@@ -443,20 +443,21 @@ fn metrics_in(text: &str) -> Vec<&str> {
     all
 }
 
-/// A dashboard, or a rule, over a metric that is not there shows nothing and never says so.
+/// A dashboard or a rule over a metric that does not exist shows nothing, without an error.
 #[test]
 fn the_dashboard_and_the_rules_name_metrics_that_are_there() {
     let mut watched = Watched::new("sim:live-names");
     let _screens = with_traffic(&mut watched, &["top", "--count", "2", "--interval", "0.1"]);
     let text = watched.run(&["metrics"]);
     let text = String::from_utf8(text.stdout).expect("text");
-    // What is told by status or reason is there from the first one on.
+    // Metrics with a label for status or reason appear with the first count.
     const LATER: [&str; 5] = [
         "udapl_instance_requests_ended_total",
         "udapl_instance_recvs_ended_total",
         "udapl_connections_refused_by_us_total",
         "udapl_connections_refused_by_peers_total",
-        // A process in virtual time need not sleep while it is measured; the text of it has a test of its own.
+        // In virtual time a process need not sleep while it is measured; the text of this metric has a test of its
+        // own.
         "udapl_instance_wakeup_latency_seconds_bucket",
     ];
     let there = |name: &str| {
@@ -507,7 +508,7 @@ fn a_socket_that_nobody_serves_is_said_and_so_is_one_of_something_else() {
     }
 }
 
-/// A control socket that is nvmeofd's, as far as its methods say.
+/// A control socket that looks like nvmeofd's, as far as its methods go.
 struct Target(#[expect(dead_code, reason = "the socket ends without it")] control::Tell);
 
 impl control::Subject for Target {
@@ -547,7 +548,7 @@ fn every_command_says_whose_socket_it_is_if_it_is_no_adapters() {
     assert!(said.contains(&wanted), "{said}");
 }
 
-/// A terminal of 80 columns shows what fits; `q` and Ctrl-C end it, and it is then as it was before.
+/// A terminal of 80 columns shows the columns that fit; `q` and Ctrl-C end it and restore the terminal.
 #[test]
 fn top_on_a_terminal_is_ended_by_a_key_and_gives_the_terminal_back() {
     use std::os::fd::AsFd;
@@ -568,7 +569,7 @@ fn top_on_a_terminal_is_ended_by_a_key_and_gives_the_terminal_back() {
         let pty = openpty(Some(&size), None).expect("a terminal");
         let before = tcgetattr(pty.slave.as_fd()).expect("its settings");
         let end = || Stdio::from(pty.slave.try_clone().expect("its other end"));
-        // In a session of its own, of which this is the terminal: Ctrl-C is a signal there.
+        // In a session of its own, with this as its terminal: Ctrl-C is a signal there.
         let mut child = Command::new("setsid")
             .args(["--ctty", env!("CARGO_BIN_EXE_datctl"), "top", &socket])
             .args(["--interval", "3600"])
@@ -581,7 +582,7 @@ fn top_on_a_terminal_is_ended_by_a_key_and_gives_the_terminal_back() {
         let (status, screen) = watched.while_running(|| {
             let mut screen = String::new();
             let mut some = [0; 4096];
-            // The screen is there when its last line is.
+            // The screen is complete when its last line is there.
             while !screen.contains("\x1b[J") {
                 let bytes = master.read(&mut some).expect("a screen");
                 screen.push_str(&String::from_utf8_lossy(&some[..bytes]));
@@ -651,7 +652,7 @@ fn explain_says_what_a_number_from_a_log_can_be() {
     assert_eq!(code, Some(1));
 }
 
-/// What `sim ctl` says, in JSON, and what it complains about.
+/// Runs `sim ctl` and returns its JSON and its errors.
 fn steer(socket: &str, words: &[&str]) -> (Option<Value>, String) {
     let output = datctl(&[&["--json", "sim", "ctl", socket], words].concat());
     let said = String::from_utf8(output.stdout).expect("text");

@@ -1,7 +1,7 @@
 //! `datctl`, run as a person or a script runs it.
 //!
-//! What it says of the machine is tested on trees in a directory ([`tree`]); what it does with adapters, on simulated
-//! functions in its own process and in another's.
+//! Commands on the machine are tested on trees in a directory ([`tree`]); commands on adapters, on simulated
+//! functions in their own process and in another.
 
 mod accept;
 mod adapters;

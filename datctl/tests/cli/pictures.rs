@@ -1,9 +1,9 @@
-//! What the screens look like over a process with traffic: `docs/pictures`.
+//! The screens of a process with traffic: `docs/pictures`.
 //!
-//! The process is a `datctl perf` over two functions that another process plays, on the machine's clock, and the
-//! screens are those of `datctl` itself. With `PICTURES=write` in the environment they are drawn into
-//! `docs/pictures`; without, the words of each line of the pictures that are there are words of a line of the
-//! screens, whatever the figures are.
+//! The process is a `datctl perf` over two functions that another process serves, on the machine's clock; the screens
+//! are those of `datctl` itself. With `PICTURES=write` in the environment they are drawn into `docs/pictures`.
+//! Without it, the words of each line of the existing pictures must be words of a line of the screens; figures may
+//! differ.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -38,7 +38,7 @@ fn unescaped(text: &str) -> String {
         .replace("&amp;", "&")
 }
 
-/// A screen as people see it: the command, and what it prints.
+/// Draws a screen as people see it: the command, and its output.
 fn drawn(command: &str, screen: &[&str]) -> String {
     let prompt = format!("$ {command}");
     let lines: Vec<&str> = [prompt.as_str()]
@@ -70,15 +70,15 @@ fn drawn(command: &str, screen: &[&str]) -> String {
     svg
 }
 
-/// The words of a line: figures, times, addresses and paths are left out.
+/// Returns the words of a line; figures, times, addresses and paths are left out.
 fn words(line: &str) -> BTreeSet<String> {
     let words = line.split(|letter: char| !letter.is_ascii_alphabetic() && letter != '_');
-    // Short ones may be units or parts of a number.
+    // Short words may be units or parts of a number.
     let words = words.filter(|word| word.len() > 3);
     words.map(str::to_owned).collect()
 }
 
-/// What a picture has in its lines but the command.
+/// Returns the lines of a picture but the command.
 fn lines_of(svg: &str) -> Vec<String> {
     let texts = svg
         .lines()
@@ -87,7 +87,7 @@ fn lines_of(svg: &str) -> Vec<String> {
     texts.skip(1).map(unescaped).collect()
 }
 
-/// Draws a screen, or holds it against its picture.
+/// Draws a screen, or compares it with its picture.
 fn show(name: &str, command: &str, output: &str) {
     let screen: Vec<&str> = output.lines().take(LINES).collect();
     let longest = screen.iter().map(|line| line.chars().count()).max();
@@ -97,7 +97,7 @@ fn show(name: &str, command: &str, output: &str) {
     }
     let svg = std::fs::read_to_string(picture(name)).expect("a picture");
     let now: Vec<BTreeSet<String>> = output.lines().map(words).collect();
-    // Whether a request is under way at that moment is chance, and a count of none is not shown.
+    // A request may or may not be outstanding at that moment, and a count of 0 is not shown.
     let lines = lines_of(&svg).into_iter();
     for line in lines.filter(|line| !line.contains("_outstanding ")) {
         let then = words(&line);
@@ -140,7 +140,7 @@ fn the_screens_over_a_process_with_traffic_are_those_of_the_pictures() {
         let said = said.replace(&served.name("a"), "vfio-user:/run/nic.sock");
         output.status.success().then_some(said)
     };
-    // It is open, and connected, when there is an endpoint that sends.
+    // The adapter is open and connected when there is an endpoint that sends.
     let sends = |said: &str| {
         let said: Value = serde_json::from_str(said).expect("JSON");
         let requests = &said["instances"][0]["endpoints"][0]["counters"]["requests"];
@@ -170,8 +170,8 @@ fn the_screens_over_a_process_with_traffic_are_those_of_the_pictures() {
     show("metrics", command, &own.join("\n"));
 
     let mut monitor = Process::start(&["monitor", &control]);
-    // It has subscribed when it tells of something: the link goes and comes until then. In between there is time for a
-    // packet that was lost to be sent again, else the connection breaks.
+    // The monitor has subscribed when it reports something: the link goes down and up until then. The pauses leave
+    // time to resend a lost packet; otherwise the connection breaks.
     let (told, hears) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         for words in ["the port is down", "the port is up"] {

@@ -1,4 +1,4 @@
-//! `datctl record`: a function becomes a file, and the file a function.
+//! `datctl record`: a function is recorded to a file, and simulated from it.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::served::{Served, datctl, json};
 use crate::tree::names;
 
-/// Records `function` into a file of a directory: what was printed, the file's path and text.
+/// Records `function` into a file of a directory. Returns the output, and the file's path and text.
 fn record(function: &str, directory: &Path, name: &str) -> (Value, String, String) {
     let path = directory.join(name).display().to_string();
     let (code, report) = json(&["record", function, &path]);
@@ -18,7 +18,8 @@ fn record(function: &str, directory: &Path, name: &str) -> (Value, String, Strin
     (report, path, text)
 }
 
-/// Every generation: the file is one, says what the function said, comes up as an adapter, and is recorded as itself.
+/// For every generation: the file is a profile, describes the function as it was, comes up as an adapter, and is
+/// recorded as itself.
 #[test]
 fn a_recorded_function_is_a_profile_that_comes_up_and_records_the_same() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -34,7 +35,7 @@ fn a_recorded_function_is_a_profile_that_comes_up_and_records_the_same() {
         assert_eq!(same, text, "{generation}");
         let (code, info) = json(&["info", &format!("sim:a,profile={path}")]);
         if generation == "connectx-6-ib" {
-            // The driver speaks RoCE.
+            // The driver speaks only RoCE.
             assert_eq!(code, Some(1), "{info:#}");
             continue;
         }
@@ -44,7 +45,7 @@ fn a_recorded_function_is_a_profile_that_comes_up_and_records_the_same() {
     }
 }
 
-/// Two functions that were made of a record talk with each other.
+/// Two functions that were made from a record exchange messages.
 #[test]
 fn a_record_of_a_connectx_6_dx_carries_messages() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -55,7 +56,7 @@ fn a_record_of_a_connectx_6_dx_carries_messages() {
     let output = datctl(&["ping", &side("a"), &side("b"), "--count", "10"]);
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{error}");
-    // Of a physical function one knows what its virtual ones are.
+    // The record of a physical function also describes its virtual ones.
     let (code, info) = json(&["info", &format!("sim:card/vf0,profile={path}")]);
     assert_eq!(code, Some(0), "{info:#}");
     assert_eq!(info["device_id"], "0x101e");
@@ -99,7 +100,7 @@ fn a_file_that_is_there_stays_and_one_that_cannot_be_is_no_file() {
     assert_eq!(names(directory.path()), ["there.toml"]);
 }
 
-/// Nothing in the record names the card it was made of.
+/// The record contains no identifier of its card.
 #[test]
 fn a_record_of_another_process_function_does_not_have_its_mac() {
     let served = Served::card(&["--vf", "0:mac=02:ba:dc:0f:fe:e5"]);

@@ -1,4 +1,4 @@
-//! `datctl` processes: a server of simulated functions, and those that use them. All are killed when the test ends.
+//! `datctl` processes: a server of simulated functions, and its clients. All are killed when the test ends.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
@@ -8,15 +8,15 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A `datctl` that runs.
+/// A running `datctl`.
 pub struct Process {
     child: Child,
     output: BufReader<ChildStdout>,
 }
 
 impl Process {
-    /// Signals are as a terminal leaves them: a test run that is put into the background ignores SIGINT, and so would
-    /// whatever it starts.
+    /// Starts it with the signals of a terminal: a test run in the background ignores SIGINT, and so would its
+    /// children.
     pub fn start(arguments: &[&str]) -> Self {
         let mut child = Command::new("env")
             .arg("--default-signal=INT,TERM,HUP")
@@ -31,21 +31,21 @@ impl Process {
         Self { child, output }
     }
 
-    /// The next line; empty at the end.
+    /// Returns the next line; empty at the end.
     pub fn line(&mut self) -> String {
         let mut line = String::new();
         self.output.read_line(&mut line).expect("its output");
         line.trim_end().to_owned()
     }
 
-    /// Says a line; the one that answers it.
+    /// Writes a line and returns the answering one.
     pub fn ask(&mut self, line: &str) -> String {
         let input = self.child.stdin.as_mut().expect("its input");
         writeln!(input, "{line}").expect("it reads");
         self.line()
     }
 
-    /// Its exit status, when it ends by itself.
+    /// Waits until the process ends by itself, and returns its exit status.
     pub fn status(&mut self) -> Option<i32> {
         self.child.wait().expect("it ends").code()
     }
@@ -55,7 +55,7 @@ impl Process {
         kill(Pid::from_raw(pid), signal).expect("it is there");
     }
 
-    /// Waits until a thread of it has this name.
+    /// Waits until a thread of the process has this name.
     pub fn wait_for_thread(&self, name: &str) {
         let tasks = format!("/proc/{}/task", self.child.id());
         let named = |task: std::fs::DirEntry| {
@@ -103,7 +103,7 @@ impl Served {
         Self { directory, server }
     }
 
-    /// A card with two virtual functions, in another process.
+    /// Serves a card with two virtual functions, in another process.
     pub fn card(options: &[&str]) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let card = directory.path().join("card").display().to_string();
@@ -119,7 +119,7 @@ impl Served {
         format!("vfio-user:{}", self.directory.path().join(side).display())
     }
 
-    /// A passive end on side a, and its address.
+    /// Starts a passive end on side a, and returns its address.
     pub fn listener(&self, command: &str) -> (Process, String) {
         let mut listener = Process::start(&[command, &self.name("a"), "--listen"]);
         let line = listener.line();
@@ -135,7 +135,7 @@ pub fn datctl(arguments: &[&str]) -> Output {
         .expect("datctl runs")
 }
 
-/// Runs it with `--json`: its exit status, and the object it prints.
+/// Runs it with `--json`. Returns its exit status and the object it prints.
 pub fn json(arguments: &[&str]) -> (Option<i32>, Value) {
     let output = datctl(&[&["--json"], arguments].concat());
     let text = String::from_utf8(output.stdout).expect("text");

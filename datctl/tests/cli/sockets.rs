@@ -1,4 +1,4 @@
-//! Paths that are given as sockets, in every form a name has: what lies there already, and what is left behind.
+//! Paths that are given as sockets, in every form of a name: existing files there, and files left behind.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -12,10 +12,11 @@ use crate::served::{Process, datctl};
 use crate::tree::names;
 
 const MAC: &str = "02:00:00:00:00:07";
-/// What a file holds that has nothing to do with us.
+/// Contents of an unrelated file.
 const PRECIOUS: &str = "precious";
 
-/// Commands that take `path` for a socket, or for the end of a wire. What else they need is in `other`.
+/// Returns commands that take `path` for a socket, or for the end of a wire. They find other files they need in
+/// `other`.
 fn commands(path: &Path, other: &Path) -> [Vec<String>; 4] {
     let (path, other) = (path.display(), other.display());
     let serve = ["sim", "serve", "--socket"].map(str::to_owned);
@@ -42,7 +43,7 @@ fn text(arguments: &[String]) -> Vec<&str> {
     arguments.iter().map(String::as_str).collect()
 }
 
-/// All forms refuse the path and say why; nothing in the directory has changed, and nothing is left in the other.
+/// Checks that all forms refuse the path and say why. The directory is unchanged, and nothing is left in the other.
 fn refused(directory: &TempDir, name: &str, why: &str) {
     let other = tempfile::tempdir().expect("a directory");
     let before = names(directory.path());
@@ -138,7 +139,7 @@ fn a_server_that_cannot_start_leaves_nothing() {
     }
 }
 
-/// What a server says on the side is not what it is for.
+/// A server goes on if its capture and report cannot be written.
 #[test]
 fn a_full_disk_ends_a_capture_and_a_report_and_no_function() {
     let directory = tempfile::tempdir().expect("a directory");

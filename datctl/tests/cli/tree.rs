@@ -1,7 +1,7 @@
 //! A machine in a directory: the files of sysfs, procfs and dev that `datctl` reads.
 //!
-//! [`Tree::good`] is a machine on which everything is well: two ports of a card, one with a virtual function that is
-//! bound to vfio-pci, and another card that carries the login. Tests break one thing at a time.
+//! [`Tree::good`] is a machine without a fault: two ports of a card, one with a virtual function that is bound to
+//! vfio-pci, and another card that carries the login. Tests break one thing at a time.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -12,17 +12,17 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Physical functions, and the virtual one.
+/// Addresses of the physical functions and the virtual one.
 pub const PF0: &str = "0000:3b:00.0";
 pub const PF1: &str = "0000:3b:00.1";
 pub const VF: &str = "0000:3b:00.2";
-/// The card of another vendor that the login comes over, its netdev, and where it is.
+/// Address of another vendor's card, whose netdev carries the login.
 pub const OTHER: &str = "0000:01:00.0";
-/// The port above the card.
+/// Address of the port above the card.
 pub const PORT: &str = "0000:3a:00.0";
-/// What `ip -json link show` says of it (iproute2 `ipaddress.c`, `print_vfinfo`) where all is well.
+/// Output of `ip -json link show` for the virtual function (iproute2 `ipaddress.c`, `print_vfinfo`) without a fault.
 pub const VF_SETTINGS: &str = r#""link_type":"ether","address":"02:00:00:00:00:01","broadcast":"ff:ff:ff:ff:ff:ff","vlan_list":[{}],"rate":{"max_tx":0,"min_tx":0},"spoofchk":false,"link_state":"auto","trust":false,"query_rss_en":false"#;
-/// The group of the virtual function.
+/// IOMMU group of the virtual function.
 pub const GROUP: u32 = 71;
 
 pub struct Tree {
@@ -57,7 +57,7 @@ impl Tree {
         tree.netdev(PF0, "ens1f0");
         tree.netdev(PF1, "ens1f1");
         tree.netdev(OTHER, "eno1");
-        // What the first port gives its virtual function.
+        // Settings that the first port gives its virtual function.
         for program in [
             "ip",
             "devlink",
@@ -115,7 +115,7 @@ impl Tree {
         self.root().join(absolute.trim_start_matches('/'))
     }
 
-    /// A file of a device, by its usual path.
+    /// Returns the path of a device's file.
     pub fn of(&self, address: &str, file: &str) -> String {
         format!("/sys/bus/pci/devices/{address}/{file}")
     }
@@ -147,7 +147,7 @@ impl Tree {
         .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     }
 
-    /// A network function below the port, in a group of its own.
+    /// Adds a network function below the port, in a group of its own.
     pub fn device(&self, address: &str, device_id: &str, driver: &str, group: u32) {
         let real = format!("/sys/devices/pci0000:3a/{PORT}/{address}");
         fs::create_dir_all(self.path(&real)).expect("a folder");
@@ -184,7 +184,7 @@ impl Tree {
         );
     }
 
-    /// What the kernel does when a driver takes a function, or lets go of it.
+    /// Binds a function to a driver, or unbinds it, as the kernel shows it.
     pub fn driver(&self, address: &str, driver: Option<&str>) {
         let link = self.of(address, "driver");
         if self.path(&link).is_symlink() {
@@ -199,7 +199,7 @@ impl Tree {
         self.write("/sys/bus/pci/drivers_probe", "");
     }
 
-    /// A root port with an ACS capability whose control register is this.
+    /// Adds a root port with an ACS capability and this control register.
     pub fn port(&self, address: &str, acs_control: u8) {
         let mut config = vec![0; 4096];
         config[0x34] = 0x40;
@@ -221,7 +221,7 @@ impl Tree {
         );
     }
 
-    /// An interface that is up.
+    /// Adds an interface that is up.
     pub fn netdev(&self, address: &str, name: &str) {
         for (file, text) in [
             ("flags", "0x1003\n"),
@@ -233,7 +233,7 @@ impl Tree {
         fs::create_dir_all(self.path(&format!("/sys/class/net/{name}"))).expect("a folder");
     }
 
-    /// What `ip` says of the first port's virtual function, the settings as it writes them.
+    /// Sets the output of `ip` for the first port's virtual function, with these settings.
     pub fn settings(&self, settings: &str) {
         self.write(
             "/answers/ip -json link show dev ens1f0",
@@ -241,7 +241,7 @@ impl Tree {
         );
     }
 
-    /// What `dcb` says of the port's priorities (iproute2 `dcb_pfc.c`): whether each is paused.
+    /// Sets the output of `dcb` for the port's priorities (iproute2 `dcb_pfc.c`): whether each is paused.
     pub fn pfc(&self, paused: &str) {
         self.write(
             "/answers/dcb -j pfc show dev ens1f0",
@@ -249,7 +249,7 @@ impl Tree {
         );
     }
 
-    /// And of which priority what has (iproute2 `dcb_app.c`).
+    /// Sets the output of `dcb` for the rules of priorities (iproute2 `dcb_app.c`).
     pub fn priorities(&self, rules: &str) {
         self.write(
             "/answers/dcb -j app show dev ens1f0",
@@ -257,12 +257,13 @@ impl Tree {
         );
     }
 
-    /// Where the kernel shows that the port answers congestion (Linux `drivers/infiniband/hw/mlx5/cong.c`).
+    /// Returns the path at which the kernel shows congestion control of the port (Linux
+    /// `drivers/infiniband/hw/mlx5/cong.c`).
     pub fn congestion(&self) -> String {
         format!("/sys/kernel/debug/mlx5/{PF0}/cc_params/np_cnp_dscp")
     }
 
-    /// What `mlxconfig -e query` says of the card: default, current and next boot.
+    /// Sets the output of `mlxconfig -e query` for the card: default, current and next boot.
     pub fn setup(&self, settings: &[(&str, &str)]) {
         let mut text = format!(
             "\nDevice #1:\n----------\n\nDevice type:    ConnectX5\nDevice:         {PF0}\n\n{:<53}{:<16}{:<16}Next Boot\n",
@@ -274,7 +275,7 @@ impl Tree {
         self.write(&format!("/answers/mlxconfig -d {PF0} -e query"), text);
     }
 
-    /// What `devlink` says of the first port's switch.
+    /// Sets the output of `devlink` for the first port's switch.
     pub fn eswitch(&self, mode: &str) {
         self.write(
             &format!("/answers/devlink -j dev eswitch show pci_{PF0}"),
@@ -303,7 +304,7 @@ impl Tree {
         self.write(&format!("{pool}/nr_hugepages"), format!("{total}\n"));
     }
 
-    /// The default route and the login go over `eno1`; `ens1f0` has a network of its own, and so has `ens1f1`.
+    /// Routes the default route and the login over `eno1`; `ens1f0` and `ens1f1` have a network of their own each.
     fn network(&self) {
         self.write(
             "/proc/net/route",
@@ -323,7 +324,7 @@ impl Tree {
         self.connections("0A00A8C0:0016 6300A8C0:C350");
     }
 
-    /// One established IPv4 connection, and a listening socket everywhere.
+    /// Writes one established IPv4 connection, and a listening socket on every address.
     pub fn connections(&self, ends: &str) {
         self.write(
             "/proc/net/tcp",
@@ -335,7 +336,7 @@ impl Tree {
         );
     }
 
-    /// A process that has a group open.
+    /// Adds a process that has a group open.
     pub fn process(&self, pid: u32, name: &str, group: u32) {
         self.write(&format!("/proc/{pid}/comm"), format!("{name}\n"));
         let file = self.path(&format!("/dev/vfio/{group}"));
@@ -352,7 +353,7 @@ impl Tree {
             .expect("datctl runs")
     }
 
-    /// Runs it with `--json`: its exit status, and the object it prints.
+    /// Runs it with `--json`. Returns its exit status and the object it prints.
     pub fn json(&self, arguments: &[&str]) -> (i32, Value) {
         let output = self.datctl(&[&["--json"], arguments].concat());
         let text = String::from_utf8(output.stdout).expect("text");
@@ -360,12 +361,12 @@ impl Tree {
         (output.status.code().expect("an exit status"), value)
     }
 
-    /// Runs it with `--json` as a user who owns nothing: the object it prints. Without root that user is whoever runs
-    /// the test.
+    /// Runs it with `--json` as a user who owns nothing, and returns the object it prints. Without root that user is
+    /// the user of the test.
     pub fn json_of_nobody(&self, arguments: &[&str]) -> Value {
         /// The user and group `nobody`.
         const NOBODY: u32 = 65_534;
-        // Where that user may run it.
+        // A place where that user may run it.
         let program = self.path("/datctl");
         fs::copy(env!("CARGO_BIN_EXE_datctl"), &program).expect("a copy");
         let mut command = Command::new(program);
@@ -378,7 +379,7 @@ impl Tree {
         serde_json::from_slice(&output.stdout).expect("an object")
     }
 
-    /// Runs it for a person: its exit status, and what it prints on both streams.
+    /// Runs it for a person. Returns its exit status and both streams.
     pub fn human(&self, arguments: &[&str]) -> (i32, String, String) {
         let output = self.datctl(arguments);
         let [out, err] =
@@ -387,7 +388,7 @@ impl Tree {
     }
 }
 
-/// What is in a directory, by name.
+/// Returns the names of the files in a directory.
 pub fn names(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).expect("readable");
     let mut names: Vec<String> = entries

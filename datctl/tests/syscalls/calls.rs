@@ -1,14 +1,15 @@
-//! Which system calls fail, and how.
+//! The system calls that fail in the tests, and their errors.
 //!
-//! The errors are those of the manual pages that a program can meet on a machine without a defect: lack of descriptors,
-//! memory, room and rights, and signals. Left alone is what no code of the project decides about:
-//! - the allocator's memory, and that of the stack on which Rust handles an overflow: Rust ends a process that has
-//!   none. They are told by what they ask for: private anonymous memory that can be used, without `MAP_NORESERVE`, and
-//!   whatever is done to memory that was got so. The child runs with one arena;
+//! The errors are those of the manual pages that a program can meet on a machine without a defect: lack of
+//! descriptors, memory, room and rights, and signals. Calls are left alone if no code of the project handles their
+//! errors:
+//! - the allocator's memory, and that of the stack on which Rust handles an overflow: Rust ends a process without
+//!   them. They are recognized by their arguments: private anonymous memory that can be used, without `MAP_NORESERVE`,
+//!   and all calls on memory from such a call. The child runs with one arena;
 //! - the stack of a thread once it is made: the C library ends a process that cannot unmap one;
-//! - the mappings of an io_uring once they are made: its library does not look at what munmap(2) answers;
-//! - closing what the kernel tells of the process (`/proc`): it does not fail, and Rust panics if closedir(3) does;
-//! - futex(2) and what a thread does to itself: the C library and Rust's own end the process;
+//! - the mappings of an io_uring once they are made: its library ignores the result of munmap(2);
+//! - closing files of `/proc` about the process: this does not fail, and Rust panics if closedir(3) does;
+//! - futex(2), and calls of a thread on itself: the C library and Rust's own end the process;
 //! - reading the clock, yielding, exiting.
 
 use std::ffi::OsStr;
@@ -17,26 +18,26 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::libc;
 
-/// What happens to a call.
+/// Ways in which a call is disturbed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It is not made, and answers this.
+    /// The call is not made, and returns this error.
     Error(Errno),
-    /// It is made for half of the bytes, or of what else there is several of.
+    /// The call is made for half of the bytes, or of its other items.
     Short,
-    /// It is made, and answers this.
+    /// The call is made, and returns this error.
     Done(Errno),
 }
 
 use Fault::{Done, Error, Short};
 
-/// What is known of a call when it is about to be made.
+/// Classes of a call that is about to be made.
 pub enum Call {
-    /// One that may fail, how it is called in the table, and how it fails.
+    /// A call that may fail: its name in the table, and its faults.
     Fails(&'static str, &'static [Fault]),
-    /// One that is left alone.
+    /// A call that is left alone.
     Left,
-    /// One that nobody thought of.
+    /// A call that the tables lack.
     Unknown,
 }
 
@@ -49,7 +50,7 @@ const DESCRIPTORS_AND_MEMORY: &[Fault] = &[
 const MEMORY: &[Fault] = &[Error(Errno::ENOMEM)];
 const POLL: &[Fault] = &[Error(Errno::EINTR), Error(Errno::ENOMEM)];
 
-/// What a descriptor leads to, as `/proc/PID/fd` has it.
+/// Classifies a call by the target of its descriptor, as in `/proc/PID/fd`.
 fn of_descriptor(link: &str, reads: bool) -> Call {
     match link {
         "anon_inode:[eventfd]" if reads => Call::Fails(
@@ -60,7 +61,7 @@ fn of_descriptor(link: &str, reads: bool) -> Call {
             "write (eventfd)",
             &[Error(Errno::EINTR), Error(Errno::EAGAIN)],
         ),
-        // What the test says, and how it is led.
+        // The pipes by which the test talks with its child.
         link if link.starts_with("pipe:") || link == "/dev/null" => Call::Left,
         _ if reads => Call::Fails(
             "read (file)",
@@ -78,32 +79,32 @@ fn of_descriptor(link: &str, reads: bool) -> Call {
     }
 }
 
-/// Who is asked about what a call's arguments mean.
+/// Source of the meaning of a call's arguments.
 pub trait Caller {
-    /// What a descriptor leads to.
+    /// Returns the target of a descriptor.
     fn descriptor(&self, fd: u64) -> String;
-    /// Whose memory it is.
+    /// Returns the owner of a piece of memory.
     fn owner(&self, address: u64) -> Owner;
-    /// The path that is written there.
+    /// Returns the path at an address.
     fn path(&self, address: u64) -> PathBuf;
-    /// Where the files are whose calls fail.
+    /// Returns the directory of the files whose calls fail.
     fn files(&self) -> &Path;
 }
 
-/// Whose a piece of memory is.
+/// Owners of a piece of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// The allocator's, or that of Rust's own signal stack.
+    /// The allocator, or Rust's own signal stack.
     Runtime,
     /// A thread's stack.
     Stack,
-    /// The io_uring library's.
+    /// The io_uring library.
     Ring,
-    /// Ours.
+    /// The project.
     Project,
 }
 
-/// Whose memory is, by how it was asked for.
+/// Returns the owner of memory that these arguments of a call ask for.
 pub fn owner(arguments: [u64; 6], caller: &dyn Caller) -> Owner {
     let [_, _, access, flags, fd, _] = arguments;
     let has = |flag: i32| flags & u64::from(flag.cast_unsigned()) != 0;
@@ -121,7 +122,7 @@ pub fn owner(arguments: [u64; 6], caller: &dyn Caller) -> Owner {
     }
 }
 
-/// What becomes of a call with this number and these arguments.
+/// Returns the class of a call with this number and these arguments.
 pub fn call(number: i64, arguments: [u64; 6], caller: &dyn Caller) -> Call {
     let [first, ..] = arguments;
     let (name, faults): (_, &'static [Fault]) = match number {
@@ -223,7 +224,7 @@ pub fn call(number: i64, arguments: [u64; 6], caller: &dyn Caller) -> Call {
                 Error(Errno::EACCES),
             ],
         ),
-        // Who waits is woken whatever it answers.
+        // The call wakes the waiter whatever it returns.
         libc::SYS_shutdown => ("shutdown", &[Done(Errno::ENOTCONN)]),
         libc::SYS_setsockopt => ("setsockopt", MEMORY),
         libc::SYS_getsockname => ("getsockname", &[Error(Errno::ENOBUFS)]),
@@ -291,7 +292,7 @@ pub fn call(number: i64, arguments: [u64; 6], caller: &dyn Caller) -> Call {
         libc::SYS_poll | libc::SYS_ppoll => ("poll", POLL),
         libc::SYS_clock_nanosleep | libc::SYS_nanosleep => ("nanosleep", &[Error(Errno::EINTR)]),
         libc::SYS_close if caller.descriptor(first).starts_with("/proc/") => return Call::Left,
-        // It is closed whatever it answers.
+        // The call closes the descriptor whatever it returns.
         libc::SYS_close => ("close", &[Done(Errno::EIO), Done(Errno::EINTR)]),
         libc::SYS_brk
         | libc::SYS_futex
@@ -319,7 +320,7 @@ pub fn call(number: i64, arguments: [u64; 6], caller: &dyn Caller) -> Call {
     Call::Fails(name, faults)
 }
 
-/// The same of a program of which only the files in one directory are looked at.
+/// Like `call`, for a program of which only the files in one directory matter.
 pub fn call_at_files(number: i64, arguments: [u64; 6], caller: &dyn Caller) -> Call {
     let [first, second, ..] = arguments;
     let path = match number {

@@ -1,11 +1,11 @@
-//! The files that datctl writes, on a disk that says no.
+//! The files that datctl writes, on a disk that returns errors.
 //!
-//! A child becomes datctl (execve(2)), and of its calls those fail that are about the files it was told to write. What
+//! A child becomes datctl (execve(2)), and only its calls on the files it was told to write fail. These conditions
 //! must hold:
 //! - it ends by itself, without a panic;
-//! - its files are as they always are; or what the system has answered is told, and what is left is none that could be
-//!   taken for a whole one;
-//! - functions that are served go on being served.
+//! - its files are complete; or the system's error is reported, and no file is left that could be taken for a
+//!   complete one;
+//! - served functions continue to be served.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -26,26 +26,26 @@ use super::judge::names;
 use super::parts::{heard, served, session};
 use super::tracer::{Ended, Run, Wanted};
 
-/// How parts begin that are commands of datctl.
+/// Prefix of parts that are commands of datctl.
 const DATCTL: &str = "datctl ";
 pub const RECORD: &str = "datctl record";
 pub const ACCEPT: &str = "datctl accept";
 pub const SERVE: &str = "datctl sim serve";
 
-/// Longer than a report of what is served takes to be written again.
+/// Longer than the interval at which a server rewrites its report.
 const REPORTED: Duration = Duration::from_secs(3);
 
-/// Whether a part is a program of its own, of which the files are looked at.
+/// Returns true if a part is a program of its own whose files are tested.
 pub fn is_a_program(part: &str) -> bool {
     part.starts_with(DATCTL)
 }
 
-/// Where it writes files.
+/// Returns the directory in which it writes files.
 pub fn of(directory: &Path) -> PathBuf {
     directory.join("files")
 }
 
-/// Played by a child, which is datctl from here on.
+/// Played by a child, which becomes datctl.
 pub fn played(part: &str, directory: &Path) {
     println!("\nready");
     heard();
@@ -73,13 +73,14 @@ pub fn played(part: &str, directory: &Path) {
     panic!("execve: {}", command.exec());
 }
 
-/// Lets it run in an empty directory, has a session with what it serves, asks it to end, and tells what it has left.
+/// Runs datctl in an empty directory, holds a session with the functions it serves, ends it, and reports the files it
+/// left.
 pub fn beside(directory: &Path, mut stdin: ChildStdin, stdout: BufReader<ChildStdout>) -> String {
     let files = of(directory);
-    // There may be none yet.
+    // There may be no such directory yet.
     let _left_by_the_last = fs::remove_dir_all(&files);
     fs::create_dir(&files).expect("a directory");
-    // A child that has ended already hears nothing.
+    // A child that has ended already reads nothing.
     let _gone = stdin.write_all(b"go\n");
     let mut said = String::new();
     let (mut pid, mut serving) = (None, 0);
@@ -100,14 +101,14 @@ pub fn beside(directory: &Path, mut stdin: ChildStdin, stdout: BufReader<ChildSt
         said += &format!("@session {}\n", outcome.replace('\n', " "));
         let (_never, nothing) = channel::<()>();
         let _time = nothing.recv_timeout(REPORTED);
-        // It may have ended.
+        // The child may have ended.
         let _gone = kill(pid.expect("it says its number first"), Signal::SIGTERM);
         lines.for_each(|line| said += &format!("{line}\n"));
     }
     said
 }
 
-/// What a run has left: bytes by name, below the directory.
+/// Returns the files that a run left: contents by name, below the directory.
 pub fn left(directory: &Path) -> BTreeMap<OsString, Vec<u8>> {
     let mut all = BTreeMap::new();
     let mut directories = vec![of(directory)];
@@ -125,7 +126,7 @@ pub fn left(directory: &Path) -> BTreeMap<OsString, Vec<u8>> {
     all
 }
 
-/// Whether a file is as it is after a run that nobody disturbed, as far as two of those are the same.
+/// Returns true if a file is as after an undisturbed run, as far as two of those agree.
 fn is_whole(name: &str, bytes: &[u8], usual: &[u8]) -> bool {
     if name.ends_with(".toml") {
         return bytes == usual;
@@ -140,7 +141,7 @@ fn is_whole(name: &str, bytes: &[u8], usual: &[u8]) -> bool {
     bytes.ends_with(b"\n") && lines(bytes) > lines(usual) / 2 && !bytes.contains(&0)
 }
 
-/// Blocks of a pcapng file: each says its length at its begin and at its end.
+/// Returns true if the bytes are blocks of a pcapng file: each has its length at its begin and at its end.
 #[expect(clippy::little_endian_bytes, reason = "as `hw_sim::pcap` writes files")]
 fn are_blocks(mut bytes: &[u8]) -> bool {
     while let Some(length) = bytes.get(4..8) {
@@ -156,7 +157,7 @@ fn are_blocks(mut bytes: &[u8]) -> bool {
     bytes.is_empty()
 }
 
-/// Whether a run held; told, or survived.
+/// Checks a run. Returns true if the error was reported, false if the run succeeded all the same.
 pub fn told(
     part: &str,
     run: &Run,
@@ -184,14 +185,14 @@ pub fn told(
         .keys()
         .filter(|name| !usual.contains_key(*name))
         .collect();
-    // What cannot be removed stays.
+    // A file that cannot be removed stays.
     if !besides.is_empty() && wanted.name != "unlink" {
         return Err(format!("left over: {besides:?}"));
     }
     if part == SERVE && run.said.contains("vfio-user:") && !run.said.contains("@session ok") {
         return Err(format!("a client pays for it: {}", run.said));
     }
-    // What was lost is told, even where a later write makes up for it.
+    // Lost data are reported, even if a later write succeeds.
     if let Fault::Error(errno) = wanted.fault
         && errno != Errno::EINTR
         && wanted.name.starts_with("write")
@@ -217,7 +218,7 @@ pub fn told(
             return Err(format!("code {code}, {broken:?} are not whole: {says}"));
         }
     }
-    // Who records has a whole file or none.
+    // A recording is complete or absent.
     if part == RECORD && (code == 0 || left.keys().any(|name| usual.contains_key(name))) {
         return Err(format!(
             "code {code}, and there is a file that is not whole: {broken:?}"

@@ -1,4 +1,4 @@
-//! What must hold of a run, and which runs there are.
+//! The conditions on a run, and the plan of runs.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -16,12 +16,12 @@ use super::files;
 use super::serve::CLIENT;
 use super::tracer::{Ended, Forbidden, Outside, Run, Wanted, play};
 
-/// How many places of each call are taken with each of its errors, or `all`.
+/// Number of places of each call at which each of its errors is tested, or `all`.
 const SCOPE: &str = "DAT_TEST_SYSCALLS";
-/// The only call that fails, if one is named.
+/// The only call that fails, if set.
 const ONLY: &str = "DAT_TEST_SYSCALLS_ONLY";
-/// Whether more was asked for than every run of the tests takes: the parts with two processes need minutes on a busy
-/// machine, and what an undisturbed peer hears of the disturbed one there is a matter of time.
+/// Returns true if more runs than the default were asked for. The parts with two processes need minutes on a busy
+/// machine, and their undisturbed peer's errors depend on timing.
 pub fn is_asked_for() -> bool {
     let asked = std::env::var_os(SCOPE).is_some();
     if !asked {
@@ -33,13 +33,13 @@ pub fn is_asked_for() -> bool {
 /// Runs of a part beyond those that take each call with each error once.
 const SAMPLE: usize = 20;
 
-/// So many runs are told of.
+/// Interval of progress lines, in runs.
 const TELL_EVERY: usize = 500;
 
-/// Runs that go on at once.
+/// Runs in parallel.
 const AT_ONCE: usize = 6;
 
-/// What a child has said of its sessions.
+/// A child's report of its sessions.
 #[derive(Debug, PartialEq, Eq)]
 struct Said {
     first: String,
@@ -69,7 +69,7 @@ impl Said {
     }
 }
 
-/// Whether the run held; told, or survived.
+/// Checks a run. Returns true if the error was reported, false if the session succeeded all the same.
 fn told(run: &Run, wanted: Wanted, healthy: &Said) -> Result<bool, String> {
     if run.ended != Ended::Exit(0) {
         return Err(format!("it ended by {:?}", run.ended));
@@ -82,7 +82,7 @@ fn told(run: &Run, wanted: Wanted, healthy: &Said) -> Result<bool, String> {
         return Err(format!("the next session: {}", said.second));
     }
     let ([after, later], [usual, usually]) = (said.kept, healthy.kept);
-    // What could not be unmapped waits for the next that is.
+    // Memory whose unmap failed is unmapped with the next.
     if after.0 > usual.0 || (after.1 > usual.1 && wanted.name != "munmap") {
         return Err(format!("left over: {after:?}, and otherwise {usual:?}"));
     }
@@ -95,7 +95,7 @@ fn told(run: &Run, wanted: Wanted, healthy: &Said) -> Result<bool, String> {
     if wanted.fault == Fault::Short {
         return Err(format!("less than all is no error: {}", said.first));
     }
-    // A client has its own words for what happens to its server.
+    // A client reports the end of its server in its own words.
     if said.first.starts_with(CLIENT) {
         return Ok(true);
     }
@@ -114,9 +114,9 @@ fn told(run: &Run, wanted: Wanted, healthy: &Said) -> Result<bool, String> {
     match wanted.fault {
         // The C library has one error for a thread that cannot be made (pthread_create(3)).
         Fault::Error(_) if of_a_thread && names(Errno::EAGAIN) => Ok(true),
-        // A socket's limit of time shows as EAGAIN.
+        // The timeout of a socket shows as EAGAIN.
         Fault::Error(Errno::EAGAIN) if of_time => Ok(true),
-        // Whoever reads registers by messages reads ones when there are no more; why is in the log.
+        // Register reads by messages return all ones after the connection has ended; the log has the reason.
         Fault::Error(_) if is_dead => Ok(true),
         Fault::Error(errno) | Fault::Done(errno) if !names(errno) => {
             Err(format!("the error does not name it: {}", said.first))
@@ -125,7 +125,7 @@ fn told(run: &Run, wanted: Wanted, healthy: &Said) -> Result<bool, String> {
     }
 }
 
-/// Whether a text names an error: as the C library has it, as nix has it, or by its name.
+/// Returns true if a text names an error: in the words of the C library or of nix, or by its name.
 pub fn names(text: &str, errno: Errno) -> bool {
     let system = std::io::Error::from(errno).to_string();
     [system, errno.desc().to_owned(), format!("{errno:?}")]
@@ -133,7 +133,7 @@ pub fn names(text: &str, errno: Errno) -> bool {
         .any(|name| text.contains(name))
 }
 
-/// Where the children of one thread have their sockets, and what else has to be there.
+/// Directory of the sockets for one thread's children, with its other needs.
 pub trait Place {
     fn directory(&self) -> &Path;
 }
@@ -144,13 +144,13 @@ impl Place for TempDir {
     }
 }
 
-/// A place with nothing.
+/// Returns a place without anything else.
 pub fn empty() -> TempDir {
     tempfile::tempdir().expect("a directory")
 }
 
-/// Lets the calls of a part fail, one in a run. Runs wait more than they work: several go on at once, each in a place
-/// of its own.
+/// Makes the calls of a part fail, one for each run. Runs wait more than they compute: several run in parallel, each
+/// in its own place.
 pub fn walk<P: Place>(part: &str, place: fn() -> P, outside: &Outside<'_>) {
     let healthy = match play(part, place().directory(), None, outside) {
         Ok(run) => run,
@@ -166,10 +166,10 @@ pub fn walk<P: Place>(part: &str, place: fn() -> P, outside: &Outside<'_>) {
     fail_each(part, &healthy, place, outside, &verdict);
 }
 
-/// Whether a run held: told, or survived.
+/// Check of a run: true if the error was reported, false if the run succeeded all the same.
 type Verdict<'a> = dyn Fn(&Run, Wanted, &Path) -> Result<bool, String> + Sync + 'a;
 
-/// Lets the calls fail by which a command of datctl writes its files.
+/// Makes the calls fail by which a command of datctl writes its files.
 pub fn walk_files(part: &str) {
     let place = empty();
     let healthy = match play(part, place.directory(), None, &files::beside) {
@@ -192,7 +192,7 @@ pub fn walk_files(part: &str) {
     fail_each(part, &healthy, empty, &files::beside, &verdict);
 }
 
-/// Lets the calls of a run that nobody disturbed fail, one in a run, and judges each.
+/// Takes the calls of an undisturbed run, makes them fail, one for each run, and checks each run.
 fn fail_each<P: Place>(
     part: &str,
     healthy: &Run,
@@ -210,12 +210,12 @@ fn fail_each<P: Place>(
                 while let Some(&wanted) = plan.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let run = play(part, place.directory(), Some(wanted), outside);
                     let run = run.expect("it was traced before");
-                    // With threads a call may come more rarely than before.
+                    // With threads a call may occur fewer times than before.
                     if run.failed {
                         let verdict = verdict(&run, wanted, place.directory());
                         let verdict = verdict.map_err(|what| told_badly(part, wanted, &what, &run));
                         let mut verdicts = verdicts.lock().expect("nobody panics");
-                        // Runs of hours say at once what broke, and how far they are.
+                        // Long runs report a failure and their progress at once.
                         if let Err(what) = &verdict {
                             println!("BROKE: {what}");
                         }
@@ -262,8 +262,8 @@ fn told_badly(part: &str, wanted: Wanted, what: &str, run: &Run) -> String {
     format!("{part}: {name} after {before} with {fault:?}: {what}\n{complained}")
 }
 
-/// Each call with each of its errors once, at a place that a seed draws, and a sample of the rest; or so many places of
-/// each call with each of its errors, or all of them.
+/// Returns each call with each of its errors once, at a place that a seed draws, and a sample of the rest; or, if
+/// asked, N places of each call with each of its errors, or all of them.
 fn plan(healthy: &Run) -> Vec<Wanted> {
     let asked = std::env::var(SCOPE).ok();
     let most = asked.map(|asked| match asked.as_str() {

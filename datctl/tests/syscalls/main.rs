@@ -1,23 +1,23 @@
-//! The system says no, at any call: each system call of a whole session fails once, with each error that fits it.
+//! System calls that fail: each system call of a whole session fails once, with each error that fits it.
 //!
-//! The test binary starts itself as a child that plays a part ([`parts`]): a session with two adapters from opening to
-//! closing, then another that nobody disturbs. A tracer (ptrace(2), [`tracer`]) follows all threads of the child and
-//! makes one call fail: the call is not made and an error is put in its answer's place, or it is made for fewer bytes,
-//! or it is made and answers an error all the same (close(2)). Nothing in the product knows of it.
+//! The test binary starts itself as a child that plays a part ([`parts`]): a session with two adapters from opening
+//! to closing, then an undisturbed one. A tracer (ptrace(2), [`tracer`]) follows all threads of the child and
+//! disturbs one call: the call is not made and returns an error, or it is made for fewer bytes, or it is made and
+//! returns an error all the same (close(2)). The product has no code for this.
 //!
-//! What must hold, whichever call it was ([`judge`]):
+//! These conditions must hold for every call ([`judge`]):
 //! - the process ends by itself: no signal, no panic;
-//! - the session succeeds all the same, or fails with an error that says what the system answered;
-//! - nothing is left: not a descriptor, not a mapping more than after a session that nobody disturbed;
+//! - the session succeeds all the same, or fails with an error that contains the system's error;
+//! - nothing is left: no more descriptors and mappings than after an undisturbed session;
 //! - the next session in the same process succeeds.
 //!
-//! The files that datctl writes are looked at by themselves ([`files`]).
+//! The files that datctl writes have tests of their own ([`files`]).
 //!
-//! What is left alone, and why, is said in [`calls`]; a call that is neither there nor left alone fails the test. The
-//! run of the tests takes each call with each error once, and a sample of the rest; `DAT_TEST_SYSCALLS=N` takes N
-//! places of each call with each of its errors, `=all` takes everything, of one call only with
-//! `DAT_TEST_SYSCALLS_ONLY=NAME`; what it prints is the table of docs/system-calls.md. Where tracing is forbidden the
-//! tests are skipped and say so; there are none but for x86-64 with the GNU C library.
+//! [`calls`] lists the calls that are left alone, with reasons; a call that is in neither list fails the test. The
+//! default run takes each call with each error once, and a sample of the rest; `DAT_TEST_SYSCALLS=N` takes N places
+//! of each call with each of its errors, `=all` takes everything, and `DAT_TEST_SYSCALLS_ONLY=NAME` limits this to
+//! one call. The output is the table of docs/system-calls.md. Where tracing is forbidden the tests are skipped and
+//! say so; they exist only for x86-64 with the GNU C library.
 #![cfg(all(target_os = "linux", target_arch = "x86_64", target_env = "gnu"))]
 
 mod calls;
@@ -39,7 +39,7 @@ fn every_call_of_a_session_on_a_wire_may_fail() {
     judge::walk("wire", judge::empty, &tracer::alone);
 }
 
-/// Two adapters whose functions another process serves. That process is not disturbed, and serves one run after the
+/// Two adapters whose functions another process serves. That process is undisturbed, and serves one run after the
 /// other.
 #[test]
 fn every_call_of_a_client_of_served_functions_may_fail() {
@@ -48,7 +48,7 @@ fn every_call_of_a_client_of_served_functions_may_fail() {
     }
 }
 
-/// The process that serves, while a client that nobody disturbs has its session: the next client has one.
+/// The server process, during the session of an undisturbed client: the next client succeeds.
 #[test]
 fn every_call_of_a_server_of_functions_may_fail() {
     if judge::is_asked_for() {
@@ -56,7 +56,7 @@ fn every_call_of_a_server_of_functions_may_fail() {
     }
 }
 
-/// The same with two worlds, whose functions are on a wire of datagrams.
+/// The same with two worlds, whose functions are linked by datagrams.
 #[test]
 fn every_call_of_a_server_on_datagrams_may_fail() {
     if judge::is_asked_for() {
@@ -64,13 +64,13 @@ fn every_call_of_a_server_on_datagrams_may_fail() {
     }
 }
 
-/// A recording is whole or not there.
+/// A recording is complete or absent.
 #[test]
 fn every_call_that_writes_a_recording_may_fail() {
     judge::walk_files(files::RECORD);
 }
 
-/// Who accepts a card hears of what could not be kept.
+/// An acceptance run reports the files that could not be kept.
 #[test]
 fn every_call_that_writes_what_an_acceptance_keeps_may_fail() {
     if judge::is_asked_for() {
@@ -78,7 +78,7 @@ fn every_call_that_writes_what_an_acceptance_keeps_may_fail() {
     }
 }
 
-/// Functions are served whatever becomes of the report about them and of the capture.
+/// Functions are served even if their report and capture cannot be written.
 #[test]
 fn every_call_that_writes_what_a_server_keeps_may_fail() {
     if judge::is_asked_for() {

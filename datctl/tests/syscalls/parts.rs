@@ -1,9 +1,10 @@
-//! What a child plays, and what it says of it.
+//! The parts of a child, and their reports.
 //!
 //! A session opens two adapters, registers memory, connects, moves bytes by each kind of DTO, disconnects and closes.
-//! It never panics: whatever goes wrong is its answer. Lines that begin with `@` are for the judge.
+//! It never panics: it returns every error. Lines that begin with `@` are read by the judge.
 //!
-//! On functions that another process serves one of the two lends memory of its own, which that process has to ask for.
+//! On functions that another process serves, one of the two adapters lends memory of its own, which that process
+//! accesses by messages.
 
 // UNSAFETY: memory of the session's own is lent.
 #![expect(unsafe_code, reason = "memory of the session's own is lent")]
@@ -24,14 +25,14 @@ use super::{files, serve};
 
 const CONN_QUAL: ConnQual = ConnQual::service_id(0x1_0000_0042);
 const NONE: CompletionFlags = CompletionFlags::empty();
-/// Far longer than anything takes, also where a world's time is behind the machine's because many want the processor.
+/// Far longer than anything takes, even where virtual time falls behind the machine's because the processor is busy.
 const LONG: Timeout = Timeout::from_micros(120_000_000);
-/// The same in moments of a millisecond.
+/// The same, as a number of waits of a millisecond.
 const MOMENTS: u32 = 120_000;
-/// What a message has for bytes.
+/// Bytes of a message.
 const BYTES: usize = 3000;
 
-/// Where sockets are, for a child that needs some.
+/// Directory of the sockets, for a child that needs some.
 pub const DIRECTORY: &str = "DAT_TEST_SYSCALLS_DIRECTORY";
 
 #[test]
@@ -65,12 +66,12 @@ fn played_by_a_child() {
     println!("@kept {}", kept());
 }
 
-/// The names of two functions that are served in a directory.
+/// Returns the names of two functions that are served in a directory.
 pub fn served(directory: &Path) -> [String; 2] {
     ["a", "b"].map(|side| format!("vfio-user:{}", directory.join(side).display()))
 }
 
-/// The next word from outside.
+/// Reads the next line of the test.
 pub(crate) fn heard() -> String {
     let mut line = String::new();
     std::io::stdin()
@@ -89,9 +90,9 @@ pub(crate) fn tell(what: &str, outcome: &Result<(), String>) {
     std::io::stdout().flush().expect("a pipe");
 }
 
-/// Descriptors, and mappings that the project makes: memory files, rings, and reserved addresses.
+/// Counts descriptors, and the bytes of mappings that the project makes: memory files, rings, and reserved addresses.
 pub(crate) fn kept() -> String {
-    // One that fails here is none of the project's: it is made again.
+    // A read that fails here is not the project's: it is repeated.
     let again = || (0..3).find_map(|_| Some(std::fs::read_dir("/proc/self/fd").ok()?.count()));
     let descriptors = again().expect("readable");
     let again = || (0..3).find_map(|_| std::fs::read_to_string("/proc/self/maps").ok());
@@ -117,7 +118,7 @@ fn text(error: impl Display) -> String {
     error.to_string()
 }
 
-/// A part of a session that says what it was about when it fails.
+/// Adds the step of a session to its errors.
 trait About<T> {
     fn about(self, what: &str) -> Result<T, String>;
 }
@@ -130,7 +131,7 @@ impl<T, E: Display> About<T> for Result<T, E> {
 
 enum Memory {
     Adapter(DmaMemory),
-    /// `BYTES` bytes, for ever.
+    /// `BYTES` bytes that are never freed.
     Own(*mut u8),
 }
 
@@ -140,7 +141,7 @@ impl Memory {
             Self::Adapter(memory) => memory.write_from(0, &[value; BYTES]).expect("inside"),
             Self::Own(at) => {
                 for index in 0..BYTES {
-                    // SAFETY: inside.
+                    // SAFETY: the index is inside the buffer.
                     unsafe { at.wrapping_add(index).write_volatile(value) };
                 }
             }
@@ -151,7 +152,7 @@ impl Memory {
         match self {
             Self::Adapter(memory) => memory.read(0, BYTES).expect("inside"),
             Self::Own(at) => (0..BYTES)
-                // SAFETY: inside; a device that writes meanwhile writes whole bytes.
+                // SAFETY: the index is inside the buffer; a device that writes meanwhile writes whole bytes.
                 .map(|index| unsafe { at.wrapping_add(index).read_volatile() })
                 .collect(),
         }
@@ -202,7 +203,7 @@ impl Side {
             Ok((pz, events, ep)) => Ok(Self { ia, pz, events, ep }),
             Err(error) => {
                 let last = ia.last_device_error().map(text);
-                // The first error is the one to tell.
+                // The first error is the one to report.
                 let _closed = udapl::ia_close(ia, CloseFlags::Abrupt);
                 Err(format!("{error} {last:?}"))
             }
@@ -227,11 +228,11 @@ impl Side {
         self.registered(memory.clone(), Memory::Adapter(memory), value)
     }
 
-    /// The same of memory of the program's own.
+    /// The same with memory of the program's own.
     fn lent(&mut self, value: u8) -> Result<Buffer, String> {
         let at = vec![0; BYTES].leak().as_mut_ptr();
         let function = self.ia.provider().hca().function();
-        // SAFETY: it is there for ever, and looked at by copies alone.
+        // SAFETY: the memory is never freed, and accessed by copies alone.
         let lent = unsafe { LentMemory::new(function, at, BYTES) };
         self.registered(DmaMemory::Lent(lent.about("lend")?), Memory::Own(at), value)
     }
@@ -263,7 +264,7 @@ impl Side {
         Err(format!("the completion of {cookie}: {event:?}"))
     }
 
-    /// The next event; the other side lives meanwhile, and sends again what a link lost.
+    /// Returns the next event. The other side makes progress meanwhile, and resends lost packets.
     fn event_beside(&mut self, other: &mut Self) -> Result<Event, String> {
         let moment = Timeout::from_micros(1_000);
         let mut last = String::new();
@@ -273,7 +274,7 @@ impl Side {
                 Ok((event, _left)) => return Ok(event),
                 Err(error) => last = error.to_string(),
             }
-            // Who has lost its function hears nothing, and the other side nothing of it.
+            // A side with a dead function gets no event, nor does the other side.
             for side in [&*self, &*other] {
                 if let Some(cause) = side.ia.provider().hca().dead_cause() {
                     return Err(format!("evd_wait: {last}; the device is dead: {cause}"));
@@ -302,7 +303,7 @@ impl Side {
     }
 }
 
-/// Everything once.
+/// Performs the whole session.
 pub(crate) fn session(names: &[String; 2]) -> Result<(), String> {
     let mut a = Side::open(&names[0])?;
     let b = Side::open(&names[1]);
@@ -320,7 +321,7 @@ pub(crate) fn session(names: &[String; 2]) -> Result<(), String> {
     beside(outcome, a.close())
 }
 
-/// Both errors, if there are two: one side waits in vain for the other, and why says who closes that one.
+/// Returns both errors, if there are two: if one side times out, the close of the other has the reason.
 fn beside(one: Result<(), String>, other: Result<(), String>) -> Result<(), String> {
     match (one, other) {
         (Err(one), Err(other)) => Err(format!("{one}; {other}")),

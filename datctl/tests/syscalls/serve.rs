@@ -1,4 +1,4 @@
-//! Functions that are served: by a process that nobody disturbs, and by a child that is traced.
+//! Functions that are served: by an undisturbed process, and by a child that is traced.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -19,9 +19,9 @@ use udapl::fabric::wire::{Wire, WirePath};
 use super::judge::Place;
 use super::parts::{heard, kept, served, session, tell};
 
-/// How what a client says begins.
+/// Prefix of a client's report.
 pub const CLIENT: &str = "client: ";
-/// How often a server is asked what it still keeps of a client that has gone.
+/// Limit on the polls for the resources that a server keeps of a client that has gone.
 const ASK: usize = 200;
 
 /// `datctl sim serve`, killed when the test is over.
@@ -56,22 +56,22 @@ impl Place for Datctl {
 
 impl Drop for Datctl {
     fn drop(&mut self) {
-        // It may have ended.
+        // The child may have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// What is between two functions that are served.
+/// The link between two served functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Between {
-    /// A link of the world that both are in.
+    /// A link of one world with both functions.
     Link,
     /// A wire of datagrams between two worlds.
     Datagrams,
 }
 
-/// Played by a child: serves two functions, and does what it is told. What fails before it serves is its answer.
+/// Played by a child: serves two functions, and obeys the test's lines. It reports an error before serving.
 pub fn played(directory: &Path, between: Between) {
     println!("\nready");
     heard();
@@ -84,7 +84,7 @@ pub fn played(directory: &Path, between: Between) {
     }
     loop {
         match heard().trim() {
-            // The marks are one before the first client, and one behind it.
+            // One mark is before the first client, and one after it.
             "enough" => {
                 let _mark = getppid();
             }
@@ -95,7 +95,7 @@ pub fn played(directory: &Path, between: Between) {
     }
 }
 
-/// A world whose time follows the machine's, and the wire that leads out of it.
+/// A world whose time follows the machine's, and its wire to the other world.
 struct World {
     sim: Sim,
     wire: Option<Arc<Wire>>,
@@ -117,7 +117,7 @@ impl World {
         function.map_err(|error| error.to_string())
     }
 
-    /// Until the process ends.
+    /// Advances the world until the process ends.
     fn go_on(&self) {
         let mut pace = Pace::new(Instant::now());
         let (_never, nothing) = channel::<()>();
@@ -132,7 +132,7 @@ impl World {
 }
 
 impl Drop for World {
-    /// The wire's path is free behind this.
+    /// Frees the wire's path.
     fn drop(&mut self) {
         if let Some(wire) = &self.wire {
             wire.cut();
@@ -140,7 +140,7 @@ impl Drop for World {
     }
 }
 
-/// Worlds with a function of each side.
+/// Returns worlds with a function of each side.
 fn worlds(
     directory: &Path,
     between: Between,
@@ -161,7 +161,7 @@ fn worlds(
             here: leads,
             there: to,
         };
-        // Who moves the world comes by often enough.
+        // The world is advanced often enough without being woken.
         let (poke, _nobody_listens) = sync_channel(1);
         let wire = Wire::lay(&world.sim, &function, &path, LinkFaults::default(), poke);
         world.wire = Some(wire.map_err(|error| error.to_string())?);
@@ -171,7 +171,7 @@ fn worlds(
     Ok((worlds, functions))
 }
 
-/// Two functions, served by a thread each, and their worlds, moved by a thread each.
+/// Starts two functions, served by a thread each, and their worlds, advanced by a thread each.
 fn started(directory: &Path, between: Between) -> Result<(), String> {
     let (worlds, functions) = worlds(directory, between)?;
     let mut listeners = Vec::new();
@@ -207,18 +207,18 @@ fn started(directory: &Path, between: Between) -> Result<(), String> {
     let failed = moved.iter().find_map(|thread| thread.as_ref().err());
     if let Some(error) = failed.map(|error| format!("thread: {error}")) {
         drop(begin);
-        // The paths are free when they have ended.
+        // The paths are free when the threads have ended.
         for thread in moved.into_iter().flatten() {
             let _ended = thread.join();
         }
         return Err(error);
     }
-    // It is for each that has one.
+    // Each thread receives the signal to begin.
     let _begun: Vec<_> = begin.into_iter().map(|thread| thread.send(())).collect();
     Ok(())
 }
 
-/// Two clients, one after the other, of a server that is disturbed while it has the first; what is to be said of it.
+/// Runs two clients, one after the other, with a server that is disturbed during the first. Returns their report.
 pub fn clients(
     directory: &Path,
     mut stdin: ChildStdin,
@@ -229,10 +229,10 @@ pub fn clients(
     if let Err(what) = talk {
         said += &format!("@broken {what}\n");
     }
-    // Whatever it is doing, it ends with this.
+    // Whatever the child does, this line ends it.
     let _gone = stdin.write_all(b"over\n");
     drop(stdin);
-    // It says something at its end.
+    // The child's last output is read and dropped.
     let _cut = stdout.read_to_end(&mut Vec::new());
     said
 }
@@ -273,7 +273,7 @@ fn talk(
         *said += &format!("@first {}\n@idle {idle}\n", first(&outcome));
         tells("enough").map_err(text)?;
     } else {
-        // It could not begin, says why, and can when it is asked again.
+        // The server failed to start and reports why; it starts when asked again.
         *said += &format!("@first {idle}\n@kept 0 descriptors, 0 bytes\n");
         tells("enough").map_err(text)?;
         tells("again").map_err(text)?;

@@ -1,8 +1,8 @@
 //! Follows a child call by call, and makes one of them fail.
 //!
-//! The child says that it is ready, is seized with all its threads, and is let go. Between two calls of getppid(2),
-//! which nothing else in it makes, its calls are counted. ptrace(2) is a matter between a thread and its tracees: who
-//! traces also starts and reaps the child, and other tests' children are other threads'.
+//! The child reports that it is ready, is seized with all its threads, and is released. Between two calls of
+//! getppid(2), which nothing else in it makes, its calls are counted. ptrace(2) binds a tracee to one thread of the
+//! tracer: that thread also starts and reaps the child, and children of other tests belong to other threads.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, OsStr};
@@ -26,12 +26,12 @@ use super::calls::{Call, Caller, Fault, Owner, call, call_at_files, owner};
 use super::files;
 use super::parts::DIRECTORY;
 
-/// Which part a child plays.
+/// The part that a child plays.
 pub const PART: &str = "DAT_TEST_SYSCALLS_PART";
-/// A child that has not ended by then hangs.
+/// A child that runs longer than this hangs.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// The call that is to fail: so many of its name have gone before.
+/// The call that is to fail, by its name and the number of such calls before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
     pub name: &'static str,
@@ -39,46 +39,46 @@ pub struct Wanted {
     pub fault: Fault,
 }
 
-/// How a child ended.
+/// Ways in which a child ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     Exit(i32),
     Signal(Signal),
-    /// It did not, and was killed.
+    /// The child did not end, and was killed.
     Hung,
 }
 
-/// What was seen of a child.
+/// Observations of a child.
 #[derive(Debug)]
 pub struct Run {
-    /// How often each call was made between the marks, and how it may fail.
+    /// Number of times that each call was made between the marks, with its faults.
     pub calls: BTreeMap<&'static str, (usize, &'static [Fault])>,
-    /// Numbers of calls that nobody thought of.
+    /// Numbers of calls that the tables lack.
     pub unknown: Vec<i64>,
-    /// Whether the call that was to fail came.
+    /// True if the wanted call occurred.
     pub failed: bool,
     pub ended: Ended,
     pub said: String,
     pub complained: String,
 }
 
-/// Why nobody can be traced here.
+/// The reason why tracing is impossible here.
 #[derive(Debug)]
 pub struct Forbidden(pub Errno);
 
-/// What is done with the child from outside while it is traced; what it has said.
+/// Acts on the traced child from outside. Returns the child's output.
 pub type Outside<'a> = dyn Fn(&Path, ChildStdin, BufReader<ChildStdout>) -> String + Sync + 'a;
 
-/// Lets a child play its part by itself.
+/// Lets a child play its part alone.
 pub fn alone(_: &Path, mut stdin: ChildStdin, mut stdout: BufReader<ChildStdout>) -> String {
     let mut said = String::new();
-    // A child that has ended already hears nothing.
+    // A child that has ended already reads nothing.
     let _gone = stdin.write_all(b"go\n");
     let _cut = stdout.read_to_string(&mut said);
     said
 }
 
-/// Plays a part in a child, with its sockets in a directory, and with one call failing.
+/// Plays a part in a child, with its sockets in a directory, and makes one call fail.
 #[expect(clippy::zombie_processes, reason = "who traces it waits for it, too")]
 pub fn play(
     part: &str,
@@ -148,7 +148,7 @@ pub fn play(
     })
 }
 
-/// All threads of a process, which is at rest.
+/// Seizes all threads of a process that is at rest.
 fn seize(pid: Pid) -> nix::Result<()> {
     let options = ptrace::Options::PTRACE_O_TRACESYSGOOD
         | ptrace::Options::PTRACE_O_TRACECLONE
@@ -165,28 +165,28 @@ fn seize(pid: Pid) -> nix::Result<()> {
     Ok(())
 }
 
-/// Lengths that a call found cut, and where they stand.
+/// Lengths that were cut for a call, with their addresses.
 type Cut = Vec<(u64, u64)>;
 
 struct Tracer {
     leader: Pid,
-    /// Where files are.
+    /// Directory of the files whose calls fail.
     files: PathBuf,
     rules: fn(i64, [u64; 6], &dyn Caller) -> Call,
     wanted: Option<Wanted>,
-    /// Between the marks.
+    /// True between the marks.
     counts: bool,
     over: bool,
     calls: BTreeMap<&'static str, (usize, &'static [Fault])>,
     unknown: Vec<i64>,
     failed: bool,
-    /// What the threads that are in a call get for an answer.
+    /// Errors to return to the threads that are in a call.
     answers: HashMap<Pid, Errno>,
-    /// What is put back when the thread's call is over.
+    /// Lengths to restore when the thread's call is over.
     cut: HashMap<Pid, Cut>,
-    /// Threads that ask for memory: how much, and for whom.
+    /// Threads in a call for memory: the size, and the owner.
     asking: HashMap<Pid, (u64, Owner)>,
-    /// Memory by where it begins: where it ends, and whose it is.
+    /// Memory by its start: its end, and its owner.
     memory: BTreeMap<u64, (u64, Owner)>,
 }
 
@@ -206,11 +206,11 @@ impl Caller for Tracer {
 
     fn path(&self, address: u64) -> PathBuf {
         let mut bytes = Vec::new();
-        // Piece by piece, since what follows it need not be there.
+        // Piece by piece, because the memory behind the path may not be mapped.
         while !bytes.contains(&0) && bytes.len() < PATH_BYTES {
             let at = address + bytes.len() as u64;
             let mut piece = [0; PIECE];
-            // Up to the next multiple.
+            // Up to the next multiple of a piece.
             let length = PIECE - usize::try_from(at % PIECE as u64).expect("less than a piece");
             if read(self.leader, at, &mut piece[..length]).is_err() {
                 return PathBuf::new();
@@ -226,11 +226,11 @@ impl Caller for Tracer {
     }
 }
 
-/// The longest path, and what is read of it at a time: it divides a page.
+/// Bytes of the longest path, and of one read, which divides a page.
 const PATH_BYTES: usize = 4096;
 const PIECE: usize = 64;
 
-/// Bytes of the traced process.
+/// Reads bytes of the traced process.
 fn read(pid: Pid, address: u64, bytes: &mut [u8]) -> nix::Result<()> {
     let from = remote(address, bytes.len());
     match process_vm_readv(pid, &mut [IoSliceMut::new(bytes)], &[from])? {
@@ -264,7 +264,7 @@ fn remote(address: u64, len: usize) -> RemoteIoVec {
 /// Cuts the memory of a message (`struct msghdr`) to half of its bytes.
 fn cut(pid: Pid, message: u64) -> nix::Result<Cut> {
     let (vectors, count) = (read_u64(pid, message + 16)?, read_u64(pid, message + 24)?);
-    // `struct iovec`: where, and how much.
+    // `struct iovec`: address and length.
     let lengths = (0..count)
         .map(|number| vectors + 16 * number + 8)
         .map(|at| Ok((at, read_u64(pid, at)?)))
@@ -298,7 +298,7 @@ impl Tracer {
         }
     }
 
-    /// Until the process has ended.
+    /// Follows the process until it has ended.
     fn follow(&mut self) -> Ended {
         let of_this_thread = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD;
         loop {
@@ -313,7 +313,7 @@ impl Tracer {
                     return Ended::Signal(signal);
                 }
                 WaitStatus::PtraceSyscall(pid) => {
-                    // It may be killed at any time.
+                    // The process may be killed at any time.
                     let _gone = self.at_call(pid);
                     self.resume(pid, None);
                 }
@@ -335,7 +335,7 @@ impl Tracer {
         };
     }
 
-    /// A thread stands before a call or behind it.
+    /// Handles a thread at the entry or the exit of a call.
     fn at_call(&mut self, pid: Pid) -> nix::Result<()> {
         let enters = ptrace::syscall_info(pid)?.op == libc::PTRACE_SYSCALL_INFO_ENTRY;
         let mut registers = ptrace::getregs(pid)?;
@@ -393,7 +393,7 @@ impl Tracer {
         match wanted.fault {
             Fault::Error(errno) => {
                 self.answers.insert(pid, errno);
-                // No such call.
+                // A call number that does not exist.
                 registers.orig_rax = u64::MAX;
             }
             Fault::Done(errno) => {
@@ -405,7 +405,8 @@ impl Tracer {
                     self.cut.insert(pid, cut(pid, registers.rsi)?);
                     return Ok(());
                 }
-                // What is not taken on is not waited for, either (`io_uring_enter` of Linux io_uring/io_uring.c).
+                // Entries that are not submitted are not waited for, either (`io_uring_enter` of Linux
+                // io_uring/io_uring.c).
                 libc::SYS_io_uring_enter if registers.rsi > 1 => {
                     registers.rsi = registers.rsi.div_ceil(2);
                     registers.rdx = 0;
@@ -417,7 +418,7 @@ impl Tracer {
         ptrace::setregs(pid, registers)
     }
 
-    /// Whose memory is asked for or given back.
+    /// Records the owner of memory that a call asks for or gives back.
     fn note_memory(&mut self, pid: Pid, number: i64, arguments: [u64; 6]) {
         let [address, bytes, new_bytes, ..] = arguments;
         if number == libc::SYS_mmap {

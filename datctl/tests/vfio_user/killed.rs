@@ -1,10 +1,10 @@
-//! Either process killed at any moment: the other hears of it in bounded time, and its function is there for the next
+//! Either process is killed at any moment: the other notices in bounded time, and its function is usable by the next
 //! client.
 //!
-//! `DAT_TEST_KILLS=N` takes N rounds of each test instead of a few; a round of the first has many moments.
+//! `DAT_TEST_KILLS=N` runs N rounds of each test instead of a few; a round of the first has many moments.
 //!
-//! The client that is killed is this test binary again, told by a variable to play the other side. Moments are drawn
-//! from a seed: so many messages, then a while that is shorter than one.
+//! The killed client is this test binary again; a variable makes it play the other side. Moments come from a seed: a
+//! number of messages, then a pause that is shorter than one.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -23,20 +23,20 @@ use udapl::{
 
 use crate::served::{Buffer, CONN_QUAL, LONG, Link, NONE, Process, Served, Side, connected};
 
-/// The adapter a child is to play the echo on.
+/// Name of the adapter on which a child plays the echo.
 const ECHO: &str = "VFIO_USER_ECHO";
-/// How many rounds there are to be.
+/// Number of rounds.
 const KILLS: &str = "DAT_TEST_KILLS";
-/// Clients that are killed in a round before anybody has connected to them.
+/// Clients that are killed in a round before any peer has connected to them.
 const UNBORN: u32 = 20;
-/// How long a connection to nobody lives at most: seven times its time for an acknowledgement, in the time of a world
-/// that moves on by 2 ms whenever its process has the processor.
+/// Longest life of a connection without a peer: seven times its acknowledgement timeout, in the time of a world that
+/// advances by 2 ms whenever its process has the processor.
 const GIVES_UP: Timeout = Timeout::from_micros(600_000_000);
 /// Cookies.
 const SEND: u64 = 1;
 const RECEIVE: u64 = 2;
 
-/// Played by a child: accepts one connection and sends back what it gets, until it is killed.
+/// Played by a child: accepts one connection and echoes messages, until it is killed.
 #[test]
 fn the_echo_of_a_child() {
     let Ok(name) = std::env::var(ECHO) else {
@@ -71,20 +71,20 @@ fn the_echo_of_a_child() {
     }
 }
 
-/// How many rounds there are: so many, unless the environment says otherwise.
+/// Returns the number of rounds: `usual`, unless the environment has another.
 fn rounds(usual: u32) -> u32 {
     let asked = std::env::var(KILLS).ok();
     asked.map_or(usual, |asked| asked.parse().expect("a number"))
 }
 
-/// Descriptors of a server.
+/// Returns the number of a server's descriptors.
 fn descriptors(link: &Link) -> Option<usize> {
     let pid = link.server()?;
     let open = std::fs::read_dir(format!("/proc/{pid}/fd"));
     Some(open.expect("a process of ours").count())
 }
 
-/// A child that plays the echo.
+/// Starts a child that plays the echo.
 fn echo(name: &str) -> Process {
     let mut command = Command::new(std::env::current_exe().expect("this binary"));
     command
@@ -96,11 +96,11 @@ fn echo(name: &str) -> Process {
 }
 
 fn listens(echo: &mut Process) {
-    // The test harness of the child speaks first.
+    // The child's test harness prints first.
     while echo.line() != "listening" {}
 }
 
-/// A moment that is shorter than anything that happens in it.
+/// Pauses for less time than any step takes.
 fn while_away(random: &mut ChaCha8Rng) {
     let until = Instant::now() + Duration::from_micros(random.random_range(0..500));
     while Instant::now() < until {
@@ -108,7 +108,7 @@ fn while_away(random: &mut ChaCha8Rng) {
     }
 }
 
-/// This process's side, and where its peer is.
+/// This process's side.
 struct Caller {
     side: Side,
     outbox: Buffer,
@@ -126,7 +126,7 @@ impl Caller {
         }
     }
 
-    /// A new endpoint, connected with the child.
+    /// Connects a new endpoint with the child.
     fn call(&mut self, peer: std::net::IpAddr) {
         let Side { ia, pz, events, ep } = &mut self.side;
         let attr = EpAttr::defaults(ia.query().ia);
@@ -174,7 +174,7 @@ impl Caller {
             .expect("a send");
     }
 
-    /// A message and its echo.
+    /// Sends a message and checks its echo.
     fn trip(&mut self) {
         self.post_receive();
         self.post_send();
@@ -186,8 +186,8 @@ impl Caller {
         }
     }
 
-    /// Sends until a message fails: the function may still take one for a process that is gone, but a connection on
-    /// which nothing is sent stays as it is. Then the receive is flushed and the connection broken, each once.
+    /// Sends until a message fails: the function may still accept one for a process that has ended, but a connection
+    /// without traffic stays as it is. Then the receive is flushed and the connection broken, each once.
     fn until_broken(&mut self) {
         self.post_receive();
         self.post_send();
@@ -223,7 +223,7 @@ impl Caller {
     }
 }
 
-/// The address of a function: its link-local one, which its number on the link tells.
+/// Returns the link-local address of a function, which follows from its number on the link.
 fn address(name: &str) -> std::net::IpAddr {
     let adapter = Side::open(name);
     let address = adapter.ia.query().ia.ia_address;
@@ -240,7 +240,7 @@ fn a_client_killed_at_any_moment_breaks_its_connection_and_leaves_the_function_t
     let mut usual = None;
     let (begun, rounds) = (Instant::now(), rounds(6));
     for _ in 0..rounds {
-        // In the middle of its bring-up, or before, or behind it.
+        // During its bring-up, before it, or after it.
         for _ in 0..UNBORN {
             let mut unborn = echo(link.name(0));
             for _ in 0..random.random_range(0..40) {
@@ -252,7 +252,8 @@ fn a_client_killed_at_any_moment_breaks_its_connection_and_leaves_the_function_t
         let mut child = echo(link.name(0));
         listens(&mut child);
         caller.call(peer);
-        // With the same two clients the server has the same descriptors, whoever was killed before.
+        // With the same two clients the server has the same number of descriptors, whichever clients were killed
+        // before.
         let now = descriptors(&link);
         assert_eq!(*usual.get_or_insert(now), now);
         for _ in 0..random.random_range(0..60) {
@@ -270,7 +271,7 @@ fn a_client_killed_at_any_moment_breaks_its_connection_and_leaves_the_function_t
     }
     let killed = rounds * (UNBORN + 1);
     println!("{killed} clients killed in {:?}", begun.elapsed());
-    // And as if nothing had been.
+    // Afterwards everything works as before.
     let mut child = echo(link.name(0));
     listens(&mut child);
     caller.call(peer);
@@ -313,7 +314,7 @@ fn a_server_killed_at_any_moment_is_a_catastrophe_told_and_not_a_hang() {
                 panic!("an asynchronous event");
             };
             assert_eq!(event, AsyncEvent::IaCatastrophic);
-            // The DTO is done or flushed, and the connection broken, each once.
+            // The DTO completes or is flushed, and the connection breaks, each once.
             let (mut ended, mut broken) = (0, 0);
             for _ in 0..2 {
                 match side.event() {

@@ -1,4 +1,4 @@
-//! Memory of the program's own on functions of another process, which have to ask for it.
+//! Memory of the program's own on functions of another process, which accesses it by messages.
 
 // UNSAFETY: memory of the tests' own is lent.
 #![expect(unsafe_code, reason = "memory of the tests' own is lent")]
@@ -12,10 +12,10 @@ use udapl::{
 
 use crate::served::{NONE, Served, Side, connected, pattern};
 
-/// Several messages long, and no number of pages.
+/// Bytes: several messages long, and not a multiple of a page.
 const BYTES: usize = 200_001;
 
-/// Bytes from an allocator, for ever, and where they are registered.
+/// Memory from an allocator that is never freed, and its registration.
 struct Heap {
     at: *mut u8,
     lmr: LmrCreated,
@@ -23,10 +23,10 @@ struct Heap {
 
 impl Heap {
     fn new(side: &mut Side, rights: MemPrivFlags) -> Self {
-        // Not at the beginning of a page.
+        // Not page-aligned.
         let at = vec![0; BYTES + 13].leak().as_mut_ptr().wrapping_add(13);
         let function = side.ia.provider().hca().function();
-        // SAFETY: it is there for ever, and looked at by copies alone.
+        // SAFETY: the memory is never freed, and accessed by copies alone.
         let lent: Arc<LentMemory> =
             unsafe { LentMemory::new(function, at, BYTES) }.expect("memory that is asked for");
         let memory = DmaMemory::Lent(lent);
@@ -36,13 +36,13 @@ impl Heap {
 
     fn put(&self, bytes: &[u8]) {
         for (index, &byte) in bytes.iter().enumerate() {
-            // SAFETY: inside the heap.
+            // SAFETY: the index is inside the heap.
             unsafe { self.at.wrapping_add(index).write_volatile(byte) };
         }
     }
 
     fn get(&self) -> Vec<u8> {
-        // SAFETY: inside the heap; a device that writes meanwhile writes whole bytes.
+        // SAFETY: the index is inside the heap; a device that writes meanwhile writes whole bytes.
         let byte = |index| unsafe { self.at.wrapping_add(index).read_volatile() };
         (0..BYTES).map(byte).collect()
     }
@@ -64,7 +64,7 @@ impl Heap {
     }
 }
 
-/// The peer makes no call from its registration on: it sleeps or computes.
+/// The peer makes no call after its registration: it sleeps or computes.
 #[test]
 fn lent_memory_is_reached_both_ways_by_all_four_kinds_of_dto_while_its_program_does_nothing() {
     let served = Served::new(&[]);
@@ -97,7 +97,8 @@ fn lent_memory_is_reached_both_ways_by_all_four_kinds_of_dto_while_its_program_d
     b.close();
 }
 
-/// IBTA, "R_Key": without the key there is no access. The pages around are mapped for as long as anything in them is.
+/// IBTA, "R_Key": without the key there is no access. The surrounding pages stay mapped while anything in them is
+/// lent.
 #[test]
 fn lent_memory_that_was_given_back_is_reached_by_nobody() {
     let served = Served::new(&[]);

@@ -1,10 +1,10 @@
-//! Two servers with a wire between them: as two machines, each with its own function.
+//! Two servers with a wire between them, as two machines with a function each.
 
 use udapl::{CloseFlags, ConnectionEventKind, DtoCookie, DtoStatus, Event, OpenError, OpenOptions};
 
 use crate::served::{NONE, Process, Side, connect};
 
-/// A server whose function's wire ends at `wire`, and the function's name.
+/// Starts a server whose function's wire ends at `wire`, and returns the function's name.
 fn server(directory: &tempfile::TempDir, side: &str) -> (Process, String) {
     let path = |name: &str| directory.path().join(name).display().to_string();
     let link = format!("unix:{}", path("wire"));
@@ -34,7 +34,7 @@ fn functions_of_two_servers_talk_over_a_socket_and_again_when_one_server_is_new(
     exchange(&mut a, &mut b, &[7; 20_000]);
     exchange(&mut b, &mut a, &[8; 20_000]);
 
-    // The other machine is switched off: its consumer has a dead device, ours a connection that breaks.
+    // The other machine is switched off: its consumer has a dead device, ours a broken connection.
     second.kill();
     let outbox = a.buffer(Some(b"is anybody there"), 16);
     a.ia.ep_post_send(a.ep, &[outbox.local()], DtoCookie(3), NONE)
@@ -49,7 +49,7 @@ fn functions_of_two_servers_talk_over_a_socket_and_again_when_one_server_is_new(
     assert_eq!(ended.kind, ConnectionEventKind::Broken);
     let report = udapl::ia_close(b.ia, CloseFlags::Abrupt).expect("the adapter is gone");
     assert!(report.dead.is_some());
-    // Memory of a function keeps it open.
+    // The function stays open as long as its memory exists.
     drop(outbox);
     a.close();
 
@@ -72,7 +72,7 @@ fn a_link_has_two_ends_and_no_more() {
     assert!(udapl::ia_open(&format!("vfio-user:{a}"), &OpenOptions::default()).is_err());
 }
 
-/// A function of this process whose wire ends at `wire`.
+/// Returns the name of a function of this process whose wire ends at `wire`.
 fn wired(directory: &tempfile::TempDir, name: &str, wire: &str) -> String {
     let wire = directory.path().join(wire);
     format!(

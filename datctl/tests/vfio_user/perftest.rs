@@ -1,4 +1,4 @@
-//! `datctl perf --perftest` against peers that say what a program of perftest said on a wire, or something else.
+//! `datctl perf --perftest` against peers that replay the recorded messages of a program of perftest, or send others.
 
 use std::net::IpAddr;
 use std::process::{Command, Output, Stdio};
@@ -15,15 +15,15 @@ const RECEIVED: DtoCookie = DtoCookie(1);
 const SENT: DtoCookie = DtoCookie(2);
 const VERSION: &str = "362e3234000000000000000000000000";
 const NOTHING: [u8; 56] = [0; 56];
-/// What the passive end told of itself in all handshakes but the first two, and the active one: LID, Reads, QPN, PSN,
-/// R_Key, nothing, address, GID, SRQ, GID index.
+/// Destination of the passive end in all handshakes but the first two, and that of the active end: LID, Reads, QPN,
+/// PSN, R_Key, nothing, address, GID, SRQ, GID index.
 const PASSIVE: &str = "0000000000000001 0000006400ac7fa6 008727d400000000 000055b26c54b000 \
                        00000000000000000000ffffc0000202 0000000000000003";
 const ACTIVE: &str = "0000000000000001 0000006100c111d6 008727d400000000 000055cd4814e000 \
                       00000000000000000000ffffc0000201 0000000000000003";
-/// Which bytes of it are what an end is called and where its memory is: they are no two ends' the same.
+/// The bytes that identify an end and its memory, which differ between ends.
 const OWN: std::ops::Range<usize> = 8..48;
-/// The answers to a report, with which the passive end has no figures: whatever lay in its memory.
+/// Answers to a report. The passive end has no figures, so these are whatever its memory held.
 const REPORTED: [&str; 5] = [
     "00007f049d2610a0",
     "0000000000000000",
@@ -38,8 +38,8 @@ fn bytes(hex: &str) -> Vec<u8> {
     (0..hex.len()).step_by(2).map(digits).collect()
 }
 
-/// From the wire between `ib_write_bw -R -n 5 -s 64` and the same with the address of its peer, of perftest 25.01 in
-/// Debian 13: everything the passive end said.
+/// Recorded on the wire between `ib_write_bw -R -n 5 -s 64` and the same with its peer's address, of perftest 25.01
+/// in Debian 13: all messages of the passive end.
 fn write_bw() -> Vec<Vec<u8>> {
     let mut said = vec![
         bytes(VERSION),
@@ -55,7 +55,7 @@ fn write_bw() -> Vec<Vec<u8>> {
     said
 }
 
-/// What a peer has heard, and what `datctl` has said in the end.
+/// Messages that a peer received, and the output of `datctl`.
 struct Met {
     heard: Vec<Vec<u8>>,
     output: Output,
@@ -70,7 +70,8 @@ impl Met {
     }
 }
 
-/// `datctl perf` meets a peer that takes connections, answers one message with one of these, and hangs up.
+/// Runs `datctl perf` with a peer that takes connections, answers each message with the next of `answers`, and
+/// disconnects.
 fn meets(answers: &[Vec<u8>], arguments: &[&str]) -> Met {
     let served = Served::new(&[]);
     let mut peer = Side::open(&served.name("b"));
@@ -167,7 +168,7 @@ fn what_datctl_says_is_message_for_message_what_perftest_says_in_its_place() {
         if message.len() == 56 && *message != NOTHING {
             *message = bytes(ACTIVE);
         }
-        // The size of the messages, and how many there were.
+        // Size and number of the messages.
         match number {
             10 => *message = bytes("0000000000000040"),
             11 => *message = bytes("0000000000000005"),
@@ -185,7 +186,7 @@ fn what_datctl_says_is_message_for_message_what_perftest_says_in_its_place() {
                     assert_ne!(said[16..20], [0; 4], "an R_Key");
                     for message in [&mut said, &mut expected] {
                         message[OWN].fill(0);
-                        // Reads that it can have under way, and where the port has its GID.
+                        // Outstanding Reads, and the index of the GID.
                         message[7] = 0;
                         message[55] = 0;
                     }
@@ -264,7 +265,7 @@ fn a_port_at_which_nobody_listens_is_named() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("it runs");
-    // Its connection manager has a turn in a wait.
+    // The connection manager makes progress during a wait.
     let moment = udapl::Timeout::from_micros(1_000);
     while datctl.try_wait().expect("a child").is_none() {
         let event = peer.ia.evd_wait(peer.events, moment, 1);

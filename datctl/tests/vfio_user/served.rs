@@ -1,4 +1,4 @@
-//! Servers, clients, and what a test needs of both.
+//! Servers, clients, and helpers for both.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -29,7 +29,7 @@ impl Process {
         Self::start(command.args(arguments).stdout(Stdio::piped()))
     }
 
-    /// Anything whose output is a pipe.
+    /// Starts a command with its output in a pipe.
     pub(crate) fn start(command: &mut Command) -> Self {
         let mut child = command.spawn().expect("it runs");
         let output = BufReader::new(child.stdout.take().expect("its output"));
@@ -83,7 +83,7 @@ impl Served {
 /// Two functions on a link, served by another process unless the environment names two in slots.
 pub(crate) struct Link {
     names: [String; 2],
-    /// Serves them, as long as it lives.
+    /// The server, as long as it lives.
     served: Option<Served>,
 }
 
@@ -102,7 +102,7 @@ impl Link {
         }
     }
 
-    /// The process that serves them, if that is a child of ours.
+    /// Returns the process that serves them, if it is a child of this one.
     pub(crate) fn server(&self) -> Option<u32> {
         self.served.as_ref().map(|served| served.server.child.id())
     }
@@ -212,7 +212,7 @@ pub(crate) fn connected(served: &Served) -> [Side; 2] {
     connect(a, b)
 }
 
-/// The first connects to the second.
+/// Connects the first to the second.
 pub(crate) fn connect(mut a: Side, mut b: Side) -> [Side; 2] {
     b.ia.psp_create(CONN_QUAL, b.events, PspFlags::CONSUMER)
         .expect("a PSP");
@@ -242,7 +242,8 @@ pub(crate) fn connect(mut a: Side, mut b: Side) -> [Side; 2] {
     [a, b]
 }
 
-/// The first event of the one who is called. Who calls lives meanwhile: while the link trains its request is lost.
+/// Returns the called side's first event. The caller makes progress meanwhile: while the link trains its request is
+/// lost.
 fn called(caller: &mut Side, called: &mut Side) -> Event {
     let moment = Timeout::from_micros(1_000);
     for _ in 0..20_000 {
@@ -254,7 +255,7 @@ fn called(caller: &mut Side, called: &mut Side) -> Event {
     panic!("an event in time");
 }
 
-/// Bytes that differ from their neighbours, packet after packet.
+/// Returns bytes that differ from their neighbours, packet after packet.
 pub(crate) fn pattern(seed: u8, bytes: usize) -> Vec<u8> {
     (0..=250)
         .cycle()
