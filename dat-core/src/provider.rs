@@ -199,7 +199,7 @@ pub trait QueuePair {
         I: Iterator<Item = DataSegment> + Clone;
 
     /// Posts a request of one segment, the most frequent case ([`QueuePair::post_request`]). A queue that looks full
-    /// is not examined for completed entries: `post_request` may succeed where this call fails. Without `RING` the
+    /// is refused at once, even if it only looks so after a bind; `post_request` may succeed then. Without `RING` the
     /// doorbell is left to the next request, or to [`QueuePair::ring_last`].
     ///
     /// # Errors
