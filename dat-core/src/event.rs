@@ -1,4 +1,4 @@
-//! What comes out of an EVD (`DAT_EVENT`).
+//! Events that an EVD delivers (`DAT_EVENT`).
 
 use crate::handle::{AnyHandle, CrHandle, EpHandle, EvdHandle, PspHandle, RmrHandle, SrqHandle};
 use crate::types::{ConnQual, DtoCookie, DtoStatus, RmrCookie};
@@ -22,12 +22,12 @@ pub enum Event {
     Connection(ConnectionEvent),
     /// An asynchronous error.
     Async(AsyncEvent),
-    /// What the consumer posted with `evd_post_se`.
+    /// An event that the consumer posted with `evd_post_se`.
     Software(SoftwareEvent),
 }
 
 impl Event {
-    /// What stands in a place that no event was put into yet.
+    /// Content of an unused queue entry.
     pub const NONE: Self = Self::Software(SoftwareEvent(0));
 
     /// The `DAT_EVENT_NUMBER`.
@@ -51,36 +51,36 @@ pub struct DtoCompletion {
     /// The endpoint it ran on; for a buffer of an SRQ the endpoint that took it. Stale if the
     /// endpoint was freed before its completions were dequeued.
     pub ep: EpHandle,
-    /// As posted.
+    /// The cookie as posted.
     pub cookie: DtoCookie,
     /// Bytes moved; meaningless unless `status` is success.
     pub transferred_length: u64,
     /// How it ended.
     pub status: DtoStatus,
-    /// Send, RDMA Read or RDMA Write, as opposed to Receive. (Not in `DAT_EVENT`.)
+    /// True for Send, RDMA Read and RDMA Write, false for Receive. (Not in `DAT_EVENT`.)
     pub request: bool,
-    /// What there is to tell besides. (Not in `DAT_EVENT`.)
+    /// Error codes, or data that came with the message. (Not in `DAT_EVENT`.)
     pub detail: DtoDetail,
 }
 
 impl DtoCompletion {
-    /// The device's syndrome and vendor syndrome; zero on success.
+    /// Returns the device's syndrome and vendor syndrome; zero on success.
     #[must_use]
     pub const fn syndrome(&self) -> (u8, u8) {
         self.detail.syndrome()
     }
 }
 
-// What each dequeue makes.
+// Each dequeue copies one, so its size counts.
 static_assertions::const_assert_eq!(size_of::<Event>(), 40);
 
 /// A finished bind (`DAT_RMR_BIND_COMPLETION_EVENT_DATA`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RmrBindCompletion {
-    /// The RMR. Stale if it was freed meanwhile.
+    /// The RMR. Stale if it was freed before the completion was dequeued.
     pub rmr: RmrHandle,
-    /// As posted.
+    /// The cookie as posted.
     pub cookie: RmrCookie,
     /// Success, flushed, or failed.
     pub status: DtoStatus,
@@ -92,29 +92,29 @@ pub struct RmrBindCompletion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConnectionRequest {
-    /// Where it arrived; none for an RSP, which is spent.
+    /// The PSP at which it arrived; `None` for an RSP, which is spent.
     pub psp: Option<PspHandle>,
-    /// The qualifier it named.
+    /// The connection qualifier of the request.
     pub conn_qual: ConnQual,
     /// The request, to be queried, accepted or rejected.
     pub cr: CrHandle,
 }
 
-/// The state of a connection has changed (`DAT_CONNECTION_EVENT_DATA`). Its private data is read by
-/// [`crate::Ia::ep_private_data`].
+/// A change of a connection's state (`DAT_CONNECTION_EVENT_DATA`). [`crate::Ia::ep_private_data`] returns its private
+/// data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConnectionEvent {
-    /// What happened.
+    /// The kind of change.
     pub kind: ConnectionEventKind,
-    /// To which endpoint.
+    /// The endpoint of the connection.
     pub ep: EpHandle,
-    /// Bytes of private data: those of the accept, on the active side's ESTABLISHED; those of the rejection, if it came
-    /// with any ([`crate::Ia::cr_reject_with`]), on PEER_REJECTED; else 0.
+    /// Bytes of private data: on the active side's ESTABLISHED those of the accept; on PEER_REJECTED those of the
+    /// rejection, if it had any ([`crate::Ia::cr_reject_with`]); else 0.
     pub private_data_size: usize,
 }
 
-/// What happened to a connection.
+/// Kind of a connection's change of state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum ConnectionEventKind {
@@ -122,22 +122,22 @@ pub enum ConnectionEventKind {
     Established = 0x04001,
     /// The peer's program rejected the request.
     PeerRejected = 0x04002,
-    /// Nobody listens there, or a connection manager on the way rejected the request.
+    /// No program listens there, or a connection manager on the way rejected the request.
     NonPeerRejected = 0x04003,
-    /// An accepted request did not become a connection.
+    /// The connection of an accepted request was not established.
     AcceptCompletionError = 0x04004,
-    /// Ended by either side.
+    /// Either side ended the connection.
     Disconnected = 0x04005,
-    /// Ended by an error.
+    /// An error ended the connection.
     Broken = 0x04006,
-    /// The time given to `ep_connect` ran out.
+    /// The timeout given to `ep_connect` expired.
     TimedOut = 0x04007,
     /// The peer does not answer.
     Unreachable = 0x04008,
 }
 
 impl ConnectionEventKind {
-    /// Whether private data of the peer can come with it.
+    /// Returns whether private data of the peer can come with it.
     #[must_use]
     pub const fn has_private_data(self) -> bool {
         match self {
@@ -151,39 +151,39 @@ impl ConnectionEventKind {
         }
     }
 
-    /// The `DAT_EVENT_NUMBER`.
+    /// Returns the `DAT_EVENT_NUMBER`.
     #[must_use]
     pub const fn number(self) -> u32 {
         self as u32
     }
 }
 
-/// An asynchronous error and the object it is about (`DAT_ASYNCH_ERROR_EVENT_DATA`).
+/// An asynchronous error and its object (`DAT_ASYNCH_ERROR_EVENT_DATA`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsyncEvent {
     /// An event was lost because this EVD was full, or its completion queue is unusable.
     EvdOverflow(EvdHandle),
-    /// The IA is unusable: its device is dead, or is wanted back. It should be closed.
+    /// The IA is unusable: its device is dead, or the system wants it back. The program should close it.
     IaCatastrophic,
-    /// This endpoint, beyond its connection, is broken.
+    /// This endpoint, not only its connection, is broken.
     EpBroken(EpHandle),
-    /// Something inside the provider went wrong with this SRQ.
+    /// This SRQ had an error inside the provider.
     SrqError(SrqHandle),
-    /// Fewer buffers than its low watermark are on this SRQ. No error; DAT 1.2 has a reason for it and no number, so
-    /// the number is ours.
+    /// This SRQ has fewer buffers than its low watermark. No error. DAT 1.2 has a reason for it but no number, so the
+    /// number is ours.
     SrqLowWatermark(SrqHandle),
-    /// More receive buffers than its soft high watermark are at this endpoint. As the one before: no error, and a
-    /// number of ours.
+    /// This endpoint has more receive buffers than its soft high watermark. No error, and a number of ours, as for
+    /// the low watermark.
     EpSoftHighWatermark(EpHandle),
-    /// Something inside the provider went wrong.
+    /// An error inside the provider.
     ProviderInternalError,
-    /// Something happened on the network. No error; the numbers are ours ([`NetworkEvent::number`]).
+    /// A change on the network. No error; the numbers are ours ([`NetworkEvent::number`]).
     Network(NetworkEvent),
 }
 
-/// A change of the port, of an address of the adapter, or of a neighbour. Nothing has to be done about it: connections
-/// that end by it have events of their own. If the asynchronous EVD is half full these events are dropped, so that
-/// there is room for errors.
+/// A change of the port, of an address of the adapter, or of a neighbour. The program need not react: connections
+/// that end because of it have events of their own. If the asynchronous EVD is half full these events are dropped, so
+/// that errors still find room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NetworkEvent {
@@ -196,36 +196,38 @@ pub enum NetworkEvent {
         /// Its MTU in bytes, as IP counts it, if the device says.
         mtu: Option<u32>,
     },
-    /// The adapter has one more address.
+    /// An address was added to the adapter.
     AddressAdded(IpAddr),
-    /// The adapter has one address less. Connections that had it end as [`EndCause::AddressRemoved`](crate::EndCause).
+    /// An address was removed from the adapter. Connections that used it end as
+    /// [`EndCause::AddressRemoved`](crate::EndCause).
     AddressRemoved(IpAddr),
-    /// A station with this MAC uses an address of ours, too.
+    /// Another station also uses one of our addresses.
     AddressDuplicate {
         /// The address.
         address: IpAddr,
-        /// Whose it is as well.
+        /// MAC of the other station.
         mac: [u8; 6],
-        /// It had just been added, and is theirs: it serves no more until it is added again, or the link has been down.
-        /// Otherwise it is defended (RFC 5227, 2.4).
+        /// True if the address was newly added and now belongs to the other station: it is not used until it is added
+        /// again, or the link has been down. False if we defend the address (RFC 5227, 2.4).
         lost: bool,
     },
-    /// A neighbour has another MAC than before. Connections go on to the one before; new ones go to this one.
+    /// The MAC of a neighbour has changed. Existing connections keep sending to the old MAC; new ones use the new
+    /// one.
     NeighbourMoved {
         /// The neighbour.
         address: IpAddr,
-        /// Its MAC from now on.
+        /// Its new MAC.
         mac: [u8; 6],
     },
-    /// Nobody answers for a neighbour's address.
+    /// No station answers for a neighbour's address.
     NeighbourLost(IpAddr),
-    /// The adapter was opened without a part in the network, which it was to take if it could. Peers are found among
-    /// the configured neighbours.
+    /// The adapter was opened without taking part in the network, although it was configured to do so if possible.
+    /// Peers are looked up among the configured neighbours only.
     NotJoined,
 }
 
 impl NetworkEvent {
-    /// The `DAT_EVENT_NUMBER`, of ours: DAT 1.2 has none for these.
+    /// Returns the `DAT_EVENT_NUMBER`. The numbers are ours: DAT 1.2 has none for these.
     #[must_use]
     pub const fn number(&self) -> u32 {
         match self {
@@ -282,7 +284,7 @@ impl core::fmt::Display for NetworkEvent {
 }
 
 impl AsyncEvent {
-    /// The object it is about; none if it is the adapter.
+    /// Returns the object of the error; `None` if it is the adapter.
     #[must_use]
     pub fn object(&self) -> Option<AnyHandle> {
         match *self {
@@ -293,7 +295,7 @@ impl AsyncEvent {
         }
     }
 
-    /// The `DAT_EVENT_NUMBER`.
+    /// Returns the `DAT_EVENT_NUMBER`.
     #[must_use]
     pub const fn number(&self) -> u32 {
         match self {
@@ -324,6 +326,6 @@ impl AsyncEvent {
     }
 }
 
-/// An event of the consumer's own: the word it posted (`DAT_SOFTWARE_EVENT_DATA`).
+/// An event posted by the consumer: the posted word (`DAT_SOFTWARE_EVENT_DATA`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SoftwareEvent(pub u64);

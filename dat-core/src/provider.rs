@@ -1,20 +1,20 @@
-//! What a provider implements.
+//! The traits that a provider implements.
 //!
-//! DAT decides *whether* a call is legal and *what* an event means; a provider owns queues, keys and
-//! a wire. The seam between them is cut so that nothing is translated twice: a data transfer
-//! operation crosses it as the DAT request it is, and the provider encodes its work queue entry from
-//! that. The traits are used with static dispatch only; `udapl` instantiates them once.
+//! DAT decides *whether* a call is legal and *what* an event means; a provider owns queues, keys and a wire. Nothing
+//! is translated twice at the boundary between them: the provider gets a data transfer operation as the DAT request
+//! it is, and encodes its work queue entry from that. The traits are used with static dispatch only; `udapl`
+//! instantiates them once.
 //!
 //! Ownership: `dat-core` owns the provider's queue objects ([`Provider::Qp`] inside the endpoint,
 //! [`Provider::Cq`] inside the event dispatcher, [`Provider::Srq`] inside the shared receive queue),
 //! so that posting and polling touch the object at hand and nothing else. Commands that change the
 //! device go through the provider itself.
 //!
-//! Endings: a call that ends an object succeeds only if the device uses nothing of it any more. A device that *refuses*
-//! leaves the object as it was, and so does the call: it may be made again. A device that does not *answer* has reached
-//! its end: the provider stops it, so that it reaches no memory at all, and from then on every such call is done here
-//! and succeeds (but on a device that nothing stops). Where no call could fail, `dat-core` has the device stopped
-//! ([`Provider::stop`]). Dropping a provider stops its device.
+//! Endings: a call that ends an object succeeds only if the device no longer uses anything of the object. If the
+//! device *refuses*, the object stays as it was, and the call may be repeated. If the device does not *answer*, the
+//! provider stops it, so that it reaches no memory at all. From then on every such call is carried out on the host
+//! alone and succeeds (except if the device could not be stopped). Where a call cannot report a failure, `dat-core`
+//! has the device stopped ([`Provider::stop`]). Dropping a provider stops its device.
 //!
 //! Hot path: [`QueuePair::post_request`], [`QueuePair::post_recv`], [`SharedReceiveQueue::post_recv`],
 //! [`CompletionQueue::poll`] and the two `complete` functions. They allocate nothing, lock nothing,
@@ -39,7 +39,7 @@ pub type Waker = Arc<dyn Fn() + Send + Sync>;
 
 /// The longest segment a work queue entry can hold, in bytes (PRM "Data Segment": 31 bits).
 pub(crate) const MAX_SEGMENT: u32 = 0x7fff_ffff;
-/// [`MAX_SEGMENT`], as wide as DAT's lengths are.
+/// [`MAX_SEGMENT`] in the type of DAT's lengths.
 pub(crate) const MAX_SEGMENT_BYTES: u64 = MAX_SEGMENT as u64;
 
 /// A finished data transfer operation.
@@ -47,26 +47,26 @@ pub(crate) const MAX_SEGMENT_BYTES: u64 = MAX_SEGMENT as u64;
 pub struct Completion {
     /// The cookie given at the post, unchanged.
     pub cookie: u64,
-    /// How it ended.
+    /// Status of the operation.
     pub status: DtoStatus,
     /// Bytes transferred; meaningless unless `status` is success.
     pub transferred: u64,
     /// True for Send, RDMA Read, RDMA Write and binds; false for receives.
     pub request: bool,
-    /// A bind of a memory window.
+    /// True for a bind of a memory window.
     pub bind: bool,
-    /// A request that no consumer asked for ([`QueuePair::post_own`]).
+    /// True for a request that the library posted for itself ([`QueuePair::post_own`]).
     pub own: bool,
     /// The UNSIGNALLED choice made at the post.
     pub unsignalled: bool,
     /// Receives: the peer's Send carried the solicited bit.
     pub solicited: bool,
-    /// The device's own words about a failure, or what came with a message.
+    /// The device's error codes, or the data that came with a message.
     pub detail: DtoDetail,
 }
 
 impl Completion {
-    /// A DTO that the end of its connection, or of its device, has cut off.
+    /// Returns the completion of a DTO that was cut off by the end of its connection or of its device.
     #[must_use]
     pub const fn flushed(cookie: u64, request: bool, unsignalled: bool) -> Self {
         Self {
@@ -91,31 +91,32 @@ pub trait CompletionEntry {
     fn is_request(&self) -> bool;
 }
 
-/// Why a dequeue must not go straight to the completion queue: so many reasons, and perhaps the turn of others.
+/// Reasons why a dequeue must not go straight to the completion queue: their number, and a flag for the turn of
+/// others.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Obstacles(usize);
 
 impl Obstacles {
     const OTHERS_TURN: usize = 1 << (usize::BITS - 1);
 
-    /// There is none.
+    /// Returns true if there is no obstacle.
     #[inline]
     #[must_use]
     pub const fn is_none(self) -> bool {
         self.0 == 0
     }
 
-    /// The reasons besides [`Obstacles::others_turn`].
+    /// Sets the number of reasons besides [`Obstacles::others_turn`].
     pub(crate) const fn count(&mut self, reasons: usize) {
         self.0 = self.0 & Self::OTHERS_TURN | reasons;
     }
 
-    /// The next dequeue looks after the rest of the IA first.
+    /// Has the next dequeue poll the rest of the IA first.
     pub const fn others_turn(&mut self) {
         self.0 |= Self::OTHERS_TURN;
     }
 
-    /// Whether it was the turn of the rest of the IA; now it is not any more.
+    /// Returns whether it was the turn of the rest of the IA, and clears the flag.
     pub(crate) const fn is_others_turn(&mut self) -> bool {
         let turn = self.0 & Self::OTHERS_TURN != 0;
         self.0 &= !Self::OTHERS_TURN;
@@ -128,16 +129,15 @@ pub(crate) type Entry<P> = <<P as Provider>::Cq as CompletionQueue>::Entry;
 
 /// A completion queue.
 pub trait CompletionQueue {
-    /// Its entries.
+    /// Type of its entries.
     type Entry: CompletionEntry;
-    /// A copy of the next entry, if the device has written one. The entry stays; the next look may find that
-    /// an untrusted device has changed it.
+    /// Returns a copy of the next entry, if the device has written one. The entry stays in the queue; an untrusted
+    /// device may have changed it by the next call.
     fn peek(&self) -> Option<Self::Entry>;
-    /// Gives the entry back that [`CompletionQueue::peek`] has just found. Once in many entries that is an obstacle:
-    /// who only takes what is there should now look after all else.
+    /// Consumes the entry that [`CompletionQueue::peek`] has just returned. Once in many entries this sets an
+    /// obstacle: a caller that only takes available entries should then poll all other sources.
     fn advance(&mut self, obstacles: &mut Obstacles);
-    /// Takes the next entries for as long as there is one and `take` takes it, which it does by answering true. True:
-    /// there is none left.
+    /// Takes entries while there is one and `take` returns true. Returns true if no entry is left.
     #[inline(always)]
     fn take_while(
         &mut self,
@@ -155,35 +155,36 @@ pub trait CompletionQueue {
     /// Takes the next entry, if the device has written one.
     fn poll(&mut self) -> Option<Self::Entry> {
         let entry = self.peek()?;
-        // Who drains a queue comes to its end.
+        // A caller that drains a queue reaches its end anyway, so the turn of others needs no obstacle.
         self.advance(&mut Obstacles::default());
         Some(entry)
     }
     /// Asks for one notification at the next entry (or the next solicited one). Entries already
     /// there notify too, so the order is: arm, poll once more, sleep.
     fn arm(&mut self, solicited_only: bool);
-    /// Whether what was last asked for is still to come, as far as the events taken in so far tell.
+    /// Returns whether the last requested notification is still outstanding, as far as the events processed so far
+    /// show.
     fn is_armed(&self) -> bool;
-    /// When the device wrote the next entry, by its own clock ([`Provider::since`]). `None`: there is none, or it does
-    /// not say.
+    /// Returns when the device wrote the next entry, by the device's clock ([`Provider::since`]). `None`: there is no
+    /// entry, or the device reports no time.
     fn written(&self) -> Option<u64> {
         None
     }
-    /// Entries the queue can hold.
+    /// Returns the number of entries the queue can hold.
     fn capacity(&self) -> u32;
-    /// Entries taken since it was made, those that were thrown away among them.
+    /// Returns the number of entries taken since creation, discarded ones included.
     fn taken(&self) -> u64;
 }
 
 /// A reliable connected queue pair.
 pub trait QueuePair {
-    /// The entries of the completion queues it reports to.
+    /// Type of the entries of its completion queues.
     type Entry: CompletionEntry;
-    /// The memory windows it can bind.
+    /// Type of the memory windows it can bind.
     type Window;
 
-    /// Posts a request and rings the doorbell. `segments` is walked once per WQE word written and
-    /// must yield the same items each time. Checks only the room: everything else was checked.
+    /// Posts a request and rings the doorbell. `segments` is walked once per WQE word written and must yield the same
+    /// items each time. Checks only for room: the caller has checked everything else.
     ///
     /// # Errors
     /// [`QueueFull`] when `max_requests` are outstanding or the ring is full; nothing was written.
@@ -197,9 +198,9 @@ pub trait QueuePair {
     where
         I: Iterator<Item = DataSegment> + Clone;
 
-    /// Posts a request of one segment, which most have ([`QueuePair::post_request`]). A queue that only looks full is
-    /// not looked into: what is refused here `post_request` may post. Without `RING` the doorbell is left to the next
-    /// request, or to [`QueuePair::ring_last`].
+    /// Posts a request of one segment, the most frequent case ([`QueuePair::post_request`]). A queue that looks full
+    /// is refused at once, even if it only looks so after a bind; `post_request` may succeed then. Without `RING` the
+    /// doorbell is left to the next request, or to [`QueuePair::ring_last`].
     ///
     /// # Errors
     /// [`QueueFull`]; nothing was written.
@@ -214,20 +215,20 @@ pub trait QueuePair {
         self.post_request(op, core::iter::once(segment), cookie, flags)
     }
 
-    /// Posts a request that no consumer asked for, an RDMA Write of no bytes, which shows that those before it are done
-    /// and that the peer answers. Its completion is always reported, as [`Completion::own`].
+    /// Posts a request of the library's own: an RDMA Write of no bytes, which shows that the requests before it are
+    /// done and that the peer answers. Its completion is always reported, as [`Completion::own`].
     ///
     /// # Errors
     /// [`QueueFull`]; nothing was written.
     fn post_own(&mut self) -> Result<(), QueueFull>;
 
-    /// Rings the doorbell for requests that were posted without.
+    /// Rings the doorbell for requests that were posted without it.
     fn ring_last(&mut self) {}
 
     /// Posts the bind of a window and rings the doorbell. Requests posted later do not start before the window is
-    /// bound. The answer is the window's new remote key; the old one is void once the bind is done. The success of
-    /// a bind is always reported, `suppress` or not. Checks only the room, as [`QueuePair::post_request`]; the queue
-    /// pair was made with [`QueueSizes::binds`].
+    /// bound. Returns the window's new remote key; the old one is void once the bind is done. The success of a bind
+    /// is always reported, `suppress` or not. Checks only for room, as [`QueuePair::post_request`]. The queue pair
+    /// must have been created with [`QueueSizes::binds`].
     ///
     /// # Errors
     /// [`QueueFull`]; nothing was written, and the window keeps its key.
@@ -239,8 +240,8 @@ pub trait QueuePair {
         flags: RequestFlags,
     ) -> Result<u32, QueueFull>;
 
-    /// Posts a Send, of whichever kind `op` is, whose data is copied into the queue: no memory region, and the bytes
-    /// are the caller's again on return.
+    /// Posts a Send of the kind `op` whose data is copied into the queue. The data needs no memory region, and the
+    /// caller may reuse it on return.
     ///
     /// # Errors
     /// [`InlineError`]; nothing was written.
@@ -252,7 +253,7 @@ pub trait QueuePair {
         flags: RequestFlags,
     ) -> Result<(), InlineError>;
 
-    /// Most bytes [`QueuePair::post_send_inline`] takes.
+    /// Returns the maximum number of bytes that [`QueuePair::post_send_inline`] takes.
     fn send_inline_limit(&self) -> usize;
 
     /// Posts a receive buffer (no doorbell register: the device reads the doorbell record).
@@ -268,8 +269,8 @@ pub trait QueuePair {
     where
         I: Iterator<Item = DataSegment> + Clone;
 
-    /// Posts a receive of one segment ([`QueuePair::post_recv`]), likewise. Without `TELL` the device is told by the
-    /// next receive, or by [`QueuePair::tell_of_recvs`].
+    /// Posts a receive of one segment ([`QueuePair::post_recv`]). Without `TELL` the doorbell record is left to the
+    /// next receive, or to [`QueuePair::tell_of_recvs`].
     ///
     /// # Errors
     /// [`QueueFull`]; nothing was written.
@@ -283,19 +284,19 @@ pub trait QueuePair {
         self.post_recv(core::iter::once(segment), cookie, unsignalled)
     }
 
-    /// Tells the device of receives that were posted without.
+    /// Writes the doorbell record for receives that were posted without it.
     fn tell_of_recvs(&mut self) {}
 
-    /// What an entry completes that is the [`Plain`] completion of the oldest DTO. `None`, and nothing has changed,
-    /// when it is anything else, another queue pair's too, or the provider does not care to tell: then `complete` is
-    /// called.
+    /// Completes the oldest DTO if `entry` is its [`Plain`] completion. Otherwise returns `None` and changes nothing:
+    /// for any other entry, for one of another queue pair, or if the provider does not implement this. The caller
+    /// then calls `complete`.
     fn complete_plain(&mut self, entry: &Self::Entry) -> Option<Plain> {
         let _any = entry;
         None
     }
 
-    /// What an entry completes that is the [`Plain`] completion of a request with suppressed ones before it, which are
-    /// done too.
+    /// Completes a request if `entry` is its [`Plain`] completion and the requests before it are suppressed; those
+    /// are completed too.
     fn complete_behind_suppressed(&mut self, entry: &Self::Entry) -> Option<Plain> {
         let _any = entry;
         None
@@ -306,44 +307,44 @@ pub trait QueuePair {
     /// logged and counted because the device is not trusted).
     fn complete(&mut self, entry: &Self::Entry) -> Option<Completion>;
 
-    /// Takes the oldest outstanding DTO, requests before receives, and says it was flushed. For when
-    /// the device is dead and completes nothing any more; entries it had written are taken first.
+    /// Removes the oldest outstanding DTO, requests before receives, and returns it as flushed. For a dead device,
+    /// which completes nothing any more; the caller takes the entries it had written first.
     fn take_outstanding(&mut self) -> Option<Completion>;
 
-    /// Takes the oldest outstanding DTO of a queue pair that a refusal has left in RESET: the device has forgotten its
-    /// work. `None` of any other.
+    /// Removes the oldest outstanding DTO of a queue pair that a refused command has left in RESET, where the device
+    /// has forgotten its work. `None` for any other queue pair.
     fn take_lost(&mut self) -> Option<Completion>;
 
-    /// Whether nothing will be heard of the last request outstanding if it succeeds.
+    /// Returns true if the last outstanding request produces no completion when it succeeds.
     fn ends_silently(&self) -> bool;
-    /// The receives posted to this queue pair and not yet complete, oldest first, so that another one can take them
-    /// over. `None`: they cannot be told any more.
+    /// Returns the receives posted to this queue pair and not yet complete, oldest first, so that another queue pair
+    /// can take them over. `None`: they can no longer be read.
     fn posted_recvs(&self) -> Option<Vec<PostedRecv>>;
-    /// Requests posted and not yet known complete.
+    /// Returns the number of requests posted and not yet known complete.
     fn requests_outstanding(&self) -> u32;
-    /// Receives posted to this queue pair (not to an SRQ) and not yet complete.
+    /// Returns the number of receives posted to this queue pair (not to an SRQ) and not yet complete.
     fn recvs_outstanding(&self) -> u32;
-    /// What it has counted.
+    /// Returns its counters.
     fn counts(&self) -> QueuePairCounts;
-    /// The 24-bit number the peer needs.
+    /// Returns the 24-bit queue pair number, which the peer needs.
     fn number(&self) -> u32;
 }
 
 /// A shared receive queue.
 pub trait SharedReceiveQueue {
-    /// The entries of the completion queues that report its buffers.
+    /// Type of the entries of the completion queues that report its buffers.
     type Entry: CompletionEntry;
-    /// Posts a buffer, and tells the device.
+    /// Posts a buffer and updates the doorbell record.
     ///
     /// # Errors
     /// [`QueueFull`] when `max_recvs` entries are in use.
     fn post_recv<I>(&mut self, segments: I, cookie: u64) -> Result<(), QueueFull>
     where
         I: Iterator<Item = DataSegment> + Clone;
-    /// Posts a buffer. The device is told with the next one of which it is told, or by [`SharedReceiveQueue::tell`].
+    /// Posts a buffer. The doorbell record is updated with a later `post_recv`, or by [`SharedReceiveQueue::tell`].
     ///
     /// # Errors
-    /// As there.
+    /// As `post_recv`.
     #[inline(always)]
     fn post_recv_untold<I>(&mut self, segments: I, cookie: u64) -> Result<(), QueueFull>
     where
@@ -351,31 +352,31 @@ pub trait SharedReceiveQueue {
     {
         self.post_recv(segments, cookie)
     }
-    /// Tells the device of all buffers posted.
+    /// Updates the doorbell record for all buffers posted.
     fn tell(&mut self) {}
-    /// What an entry completes that is the [`Plain`] completion of a buffer ([`QueuePair::complete_plain`]).
+    /// Completes a buffer if `entry` is its [`Plain`] completion ([`QueuePair::complete_plain`]).
     fn complete_plain(&mut self, entry: &Self::Entry) -> Option<Plain> {
         let _any = entry;
         None
     }
 
-    /// What an entry completes that took its buffer from this queue ([`QueuePair::complete`]).
+    /// Turns an entry whose buffer came from this queue into a completion ([`QueuePair::complete`]).
     fn complete(&mut self, entry: &Self::Entry) -> Option<Completion>;
-    /// Buffers posted and not yet completed (whether or not an endpoint has taken them).
+    /// Returns the number of buffers posted and not yet completed (whether or not an endpoint has taken them).
     fn outstanding(&self) -> u32;
-    /// Buffers posted since it was made.
+    /// Returns the number of buffers posted since creation.
     fn posted(&self) -> u64;
-    /// Changes how many buffers may be posted; those that are stay.
+    /// Changes how many buffers may be posted; those already posted stay.
     ///
     /// # Errors
     /// [`ProviderError::Resources`]: more than there is room for; nothing has changed.
     fn set_max_recvs(&mut self, max_recvs: u32) -> Result<(), ProviderError>;
 }
 
-/// What a registration came to.
+/// Result of a registration.
 #[derive(Debug)]
 pub struct Registration<M> {
-    /// The provider's record of it.
+    /// The provider's record of the region.
     pub region: M,
     /// Local key, used in local triplets.
     pub lmr_context: u32,
@@ -407,7 +408,7 @@ pub enum ProviderEvent {
         /// Owner of the queue pair.
         owner: u32,
     },
-    /// A [watched](Provider::watch_cq) completion queue that was armed has got an entry, and is not armed any more.
+    /// A [watched](Provider::watch_cq) completion queue that was armed has received an entry and is no longer armed.
     CqEntries {
         /// Owner number given at creation of the completion queue.
         owner: u32,
@@ -427,57 +428,57 @@ pub enum ProviderEvent {
         /// Owner number given at creation of the SRQ.
         owner: u32,
     },
-    /// Something happened to the port, to a neighbour, or, but for the end of one, to our addresses.
+    /// An event of the port, of a neighbour, or of our addresses (except the removal of an address).
     Network(NetworkEvent),
-    /// One of our addresses is about to end. It serves a little longer, so that peers can be told.
+    /// One of our addresses is about to be removed. It still works for a short time, so that peers can be told.
     AddressRemoved {
         /// Its index, as [`Path::source_gid_index`].
         source_gid_index: u8,
         /// The address.
         address: IpAddr,
     },
-    /// Nobody answers for this address: what was to be sent there was not.
+    /// No station answers for this address: datagrams to it were not sent.
     Unreachable {
         /// The address, as [`Path::gid`].
         gid: [u8; 16],
     },
     /// The device is gone or unusable; every later command fails.
     DeviceDead,
-    /// Whoever gave us the device wants it back and waits until it is closed. Until then it works.
+    /// The system wants the device back and waits until it is closed. Until then the device works.
     DeviceRequested,
 }
 
-/// What is said of a port that is down.
+/// Text of the error for a port that is down.
 pub const PORT_DOWN: &str = "the port is down: nobody is at the other end of its wire, or there is no cable, or the interface of its physical function is down";
 
-/// Why a provider could not do a thing. A text says what, with numbers.
+/// Why a provider could not do something. The text names it, with numbers.
 #[derive(Debug, thiserror::Error)]
 pub enum ProviderError {
-    /// The device or the host has no more of something.
+    /// The device or the host has run out of a resource.
     #[error("out of resources: {0}")]
     Resources(String),
-    /// A number is larger than the device can do.
+    /// A number exceeds what the device supports.
     #[error("not supported by the device: {what}: {asked} asked for, {limit} at most")]
     Limit {
-        /// What was asked for.
+        /// The resource or parameter.
         what: &'static str,
-        /// How much, or which number.
+        /// The number asked for.
         asked: u64,
-        /// The largest there may be.
+        /// The largest possible number.
         limit: u64,
     },
     /// The device cannot do this.
     #[error("not supported by the device: {0}")]
     Unsupported(String),
-    /// The memory is another device's. The sentence names it, and says what to do.
+    /// The memory belongs to another device. The sentence names the device and says what to do.
     #[error("{0}")]
     Foreign(String),
     /// The destination cannot be reached or resolved.
     #[error("{why}: {what}")]
     Unreachable {
-        /// Why, for a person.
+        /// Short reason, for a person.
         why: &'static str,
-        /// The same of this case, with names and numbers.
+        /// Reason for this case, with names and numbers.
         what: String,
     },
     /// The device refused or failed a command.
@@ -501,7 +502,7 @@ pub struct Limits {
     pub firmware_version: (u32, u32, u32),
     /// Our GID at index 0.
     pub gid: [u8; 16],
-    /// Queue pairs.
+    /// Number of queue pairs.
     pub max_qps: u32,
     /// Requests or receives per queue pair.
     pub max_dtos: u32,
@@ -509,7 +510,7 @@ pub struct Limits {
     pub max_reads_in: u32,
     /// Outstanding RDMA Reads per queue pair as originator.
     pub max_reads_out: u32,
-    /// Completion queues.
+    /// Number of completion queues.
     pub max_cqs: u32,
     /// Entries of a completion queue.
     pub max_cq_entries: u32,
@@ -519,73 +520,74 @@ pub struct Limits {
     pub max_read_segments: u32,
     /// Data segments of a receive.
     pub max_recv_segments: u32,
-    /// Memory keys.
+    /// Number of memory keys.
     pub max_regions: u32,
     /// Bytes of one registration.
     pub max_region_bytes: u64,
-    /// Memory windows; 0 when the device has none.
+    /// Number of memory windows; 0 when the device has none.
     pub max_windows: u32,
     /// Bytes of one memory window.
     pub max_window_bytes: u64,
-    /// Protection domains.
+    /// Number of protection domains.
     pub max_pds: u32,
     /// Bytes of one message.
     pub max_message_bytes: u64,
-    /// It runs atomic operations of 8 bytes, as originator and as target, with results in the host's order.
+    /// True if it supports atomic operations of 8 bytes, as originator and as target, with results in the host's byte
+    /// order.
     pub atomics: bool,
-    /// Shared receive queues.
+    /// Number of shared receive queues.
     pub max_srqs: u32,
     /// Buffers of one shared receive queue.
     pub max_srq_recvs: u32,
     /// Path MTU code of the port, 1..=5.
     pub mtu: u8,
-    /// The longest that the adapter takes to acknowledge a packet, 4.096 us * 2^n (IBTA "Local CA ACK Delay", PRM
-    /// `local_ca_ack_delay`).
+    /// Maximum time that the adapter takes to acknowledge a packet, as a code n for 4.096 us * 2^n (IBTA "Local CA
+    /// ACK Delay", PRM `local_ca_ack_delay`).
     pub ack_delay: u8,
 }
 
 /// A provider: one opened function.
 pub trait Provider: Sized {
-    /// Completion queues and their entries.
+    /// Type of completion queues, and through it of their entries.
     type Cq: CompletionQueue;
-    /// Queue pairs.
+    /// Type of queue pairs.
     type Qp: QueuePair<Entry = <Self::Cq as CompletionQueue>::Entry, Window = Self::Window>;
-    /// Shared receive queues.
+    /// Type of shared receive queues.
     type Srq: SharedReceiveQueue<Entry = <Self::Cq as CompletionQueue>::Entry>;
-    /// Protection domains.
+    /// Type of protection domains.
     type Pd: Copy;
-    /// Memory that can be registered.
+    /// Type of memory that can be registered.
     type Memory: Clone;
-    /// A registered region.
+    /// Type of a registered region.
     type Region;
-    /// A memory window.
+    /// Type of a memory window.
     type Window;
 
-    /// Identity and limits.
+    /// Returns the identity and the limits.
     fn limits(&self) -> &Limits;
-    /// The clock.
+    /// Returns the time of the provider's clock.
     fn now(&self) -> Nanos;
-    /// How long ago it was `written` by the device's own clock, which is read now: once for each wakeup that is
-    /// measured, and never for a post. `None`: the clock says nothing that makes sense.
+    /// Returns the time since `written`, a time of the device's clock. The call reads that clock: once for each
+    /// wakeup that is measured, never for a post. `None`: the clock gives no plausible time.
     fn since(&self, written: u64) -> Option<Nanos> {
         let _ = written;
         None
     }
-    /// Handles whatever the device reported (interrupts, event queues, health); when there was
-    /// nothing, sleeps until there is or `deadline` passes. True: something was handled.
+    /// Handles all reports of the device (interrupts, event queues, health); if there were none, sleeps until there
+    /// are or `deadline` passes. Returns true if something was handled.
     ///
     /// # Errors
     /// The device is dead.
     fn wait(&mut self, deadline: Nanos) -> Result<bool, ProviderError>;
-    /// Takes in what has come, without sleeping.
+    /// Handles all pending reports without sleeping.
     fn progress(&mut self);
-    /// The next event that is not a completion.
+    /// Returns the next event that is not a completion.
     fn next_event(&mut self) -> Option<ProviderEvent>;
 
-    /// Ends the device's use of all memory, whatever it says, for good: it is dead then. `why` is for people.
+    /// Ends the device's use of all memory for good, even if the device does not answer. The device is dead
+    /// afterwards. `why` is for people.
     fn stop(&mut self, why: &'static str);
-    /// While on, everything the device is asked has, together, the time that one thing has otherwise. When that is
-    /// over, the device is stopped.
+    /// While on, all commands together have the time limit of one command. When it expires, the device is stopped.
     fn one_limit(&mut self, on: bool);
 
     /// # Errors
@@ -605,22 +607,23 @@ pub trait Provider: Sized {
         memory: &Self::Memory,
         access: MemPrivFlags,
     ) -> Result<Registration<Self::Region>, ProviderError>;
-    /// Ends a region; it is void then.
+    /// Ends a region; it is void afterwards.
     ///
     /// # Errors
     /// Device refusal; the region is as it was.
     fn deregister(&mut self, region: &mut Self::Region) -> Result<(), ProviderError>;
-    /// The consumer has the memory of a region back, which is not deregistered yet: nobody reaches it, but binds on
-    /// their way name it. What the consumer registers at its addresses from now on may be other memory.
+    /// Marks a region's memory as returned to the consumer although the region is not deregistered yet. Nothing
+    /// accesses the memory any more, but posted binds still name it. The consumer may register other memory at the
+    /// same addresses.
     fn withdraw(&self, _memory: &Self::Memory) {}
-    /// Whether other processes can have mapped the same memory.
+    /// Returns whether other processes may have mapped the same memory.
     fn is_shared(&self, memory: &Self::Memory) -> bool;
-    /// A memory window, bound to nothing.
+    /// Creates a memory window, bound to nothing.
     ///
     /// # Errors
     /// Device refusal, or a device without windows.
     fn create_window(&mut self, pd: Self::Pd) -> Result<Self::Window, ProviderError>;
-    /// Takes a window from whatever it is bound to, without a queue pair; its old remote keys stay void.
+    /// Unbinds a window without a queue pair; its old remote keys stay void.
     ///
     /// # Errors
     /// Device refusal; the window is as it was.
@@ -629,30 +632,32 @@ pub trait Provider: Sized {
         pd: Self::Pd,
         window: &mut Self::Window,
     ) -> Result<(), ProviderError>;
-    /// Ends a window, bound or not; it is void then.
+    /// Ends a window, bound or not; it is void afterwards.
     ///
     /// # Errors
     /// Device refusal; the window is as it was.
     fn destroy_window(&mut self, window: &mut Self::Window) -> Result<(), ProviderError>;
-    /// A completion queue of at least `entries`. `owner` comes back in [`ProviderEvent::CqError`].
+    /// Creates a completion queue of at least `entries`. `owner` comes back in [`ProviderEvent::CqError`].
     ///
     /// # Errors
-    /// Device refusal; [`ProviderError::Resources`]: there are [`Limits::max_cqs`], of whatever purpose.
+    /// Device refusal; [`ProviderError::Resources`]: there are already [`Limits::max_cqs`] queues, counting all
+    /// users.
     fn create_cq(&mut self, entries: u32, owner: u32) -> Result<Self::Cq, ProviderError>;
-    /// From now on [`ProviderEvent::CqEntries`] says when an armed queue has got something, so that nobody has to look.
+    /// Has [`ProviderEvent::CqEntries`] reported from now on when an armed queue receives an entry, so that it need
+    /// not be polled.
     fn watch_cq(&mut self, cq: &Self::Cq);
-    /// Changes the length of a completion queue to at least `entries`. What is in it stays in it, what the
-    /// device is about to write is not lost, and the queue pairs that report to it do not notice.
+    /// Changes the length of a completion queue to at least `entries`. Its entries stay, entries that the device is
+    /// about to write are not lost, and the queue pairs that report to it are not affected.
     ///
     /// # Errors
-    /// Device refusal, or more is in the queue than would fit; nothing has changed.
+    /// Device refusal, or the queue holds more entries than would fit; nothing has changed.
     fn resize_cq(&mut self, cq: &mut Self::Cq, entries: u32) -> Result<(), ProviderError>;
-    /// Ends a completion queue; it is void then.
+    /// Ends a completion queue; it is void afterwards.
     ///
     /// # Errors
     /// Device refusal (queue pairs still use it); the queue is as it was.
     fn destroy_cq(&mut self, cq: &mut Self::Cq) -> Result<(), ProviderError>;
-    /// A shared receive queue.
+    /// Creates a shared receive queue.
     ///
     /// # Errors
     /// Device refusal.
@@ -663,18 +668,18 @@ pub trait Provider: Sized {
         max_segments: u32,
         owner: u32,
     ) -> Result<Self::Srq, ProviderError>;
-    /// Arms the limit event: fewer than `limit` buffers available.
+    /// Arms the limit event, which comes when fewer than `limit` buffers are available.
     ///
     /// # Errors
     /// Device refusal.
     fn arm_srq_limit(&mut self, srq: &Self::Srq, limit: u32) -> Result<(), ProviderError>;
-    /// Ends a shared receive queue; it is void then.
+    /// Ends a shared receive queue; it is void afterwards.
     ///
     /// # Errors
     /// Device refusal (queue pairs still use it); the queue is as it was.
     fn destroy_srq(&mut self, srq: &mut Self::Srq) -> Result<(), ProviderError>;
-    /// A queue pair in the INIT state: receives may be posted at once. `owner` is what
-    /// [`CompletionEntry::owner`] and the events will say (24 bits).
+    /// Creates a queue pair in the INIT state: receives may be posted at once. [`CompletionEntry::owner`] and the
+    /// events return `owner` (24 bits).
     ///
     /// # Errors
     /// Device refusal, or sizes outside the limits.
@@ -687,7 +692,7 @@ pub trait Provider: Sized {
         sizes: QueueSizes,
         owner: u32,
     ) -> Result<Self::Qp, ProviderError>;
-    /// INIT to RTR.
+    /// Moves a queue pair from INIT to RTR.
     ///
     /// # Errors
     /// Device refusal.
@@ -696,7 +701,7 @@ pub trait Provider: Sized {
         qp: &mut Self::Qp,
         attributes: &ReadyToReceive,
     ) -> Result<(), ProviderError>;
-    /// RTR to RTS.
+    /// Moves a queue pair from RTR to RTS.
     ///
     /// # Errors
     /// Device refusal.
@@ -705,38 +710,39 @@ pub trait Provider: Sized {
         qp: &mut Self::Qp,
         attributes: &ReadyToSend,
     ) -> Result<(), ProviderError>;
-    /// Any state to ERR: everything outstanding, and everything posted from now on, completes as
-    /// flushed through the completion queues. No peer reaches memory through it any more.
+    /// Moves a queue pair from any state to ERR: everything outstanding, and everything posted from now on, completes
+    /// as flushed through the completion queues. Peers no longer reach memory through it.
     ///
-    /// # Errors
+    /// Device refusal; the queue pair keeps its state.
     /// Device refusal; it is in the state it was in.
     fn to_error(&mut self, qp: &mut Self::Qp) -> Result<(), ProviderError>;
-    /// Any state to RESET and on to INIT. Outstanding work is forgotten; its entries are removed
-    /// from the completion queues given (the ones it was created with).
+    /// Moves a queue pair from any state to RESET and on to INIT. Outstanding work is forgotten; its entries are
+    /// removed from the completion queues given (the ones it was created with).
     ///
     /// # Errors
-    /// Device refusal; it is in the state it was in, or in RESET.
+    /// Device refusal; the queue pair keeps its state or is in RESET.
     fn reset_qp(
         &mut self,
         qp: &mut Self::Qp,
         request_cq: &mut Self::Cq,
         recv_cq: Option<&mut Self::Cq>,
     ) -> Result<(), ProviderError>;
-    /// Back to INIT of a queue pair that was on its way to RTS. The receives posted to it stay posted. `false`: the
-    /// device has consumed one of them, and the queue pair stays in RESET ([`QueuePair::take_lost`]).
+    /// Moves a queue pair that was on its way to RTS back to INIT. The receives posted to it stay posted. Returns
+    /// `false` if the device has consumed one of them; the queue pair then stays in RESET ([`QueuePair::take_lost`]).
     ///
     /// # Errors
-    /// Device refusal; it is in the state it was in, or in RESET, and this may be asked again.
+    /// Device refusal; the queue pair keeps its state or is in RESET, and the call may be repeated.
     fn rewind_qp(
         &mut self,
         qp: &mut Self::Qp,
         request_cq: &mut Self::Cq,
         recv_cq: Option<&mut Self::Cq>,
     ) -> Result<bool, ProviderError>;
-    /// Ends a queue pair in any state; it is void then. Outstanding work is forgotten, as by [`Provider::reset_qp`].
+    /// Ends a queue pair in any state; it is void afterwards. Outstanding work is forgotten, as by
+    /// [`Provider::reset_qp`].
     ///
     /// # Errors
-    /// Device refusal; it is as it was, or in RESET ([`QueuePair::take_lost`]).
+    /// Device refusal; the queue pair is as it was, or in RESET ([`QueuePair::take_lost`]).
     fn destroy_qp(
         &mut self,
         qp: &mut Self::Qp,
@@ -744,76 +750,75 @@ pub trait Provider: Sized {
         recv_cq: Option<&mut Self::Cq>,
     ) -> Result<(), ProviderError>;
 
-    /// Our GID at an index, which a [`Path`] names as its source.
+    /// Returns our GID at an index, which is the source index of a [`Path`].
     fn gid(&self, index: u8) -> Option<[u8; 16]>;
-    /// Orders what this CPU has stored in registered memory before what the device will read of it.
+    /// Orders this CPU's stores to registered memory before the device's later reads.
     fn sync_for_device(&self);
-    /// Orders what the device has written into registered memory before later loads.
+    /// Orders the device's writes to registered memory before this CPU's later loads.
     fn sync_for_cpu(&self);
-    /// Our addresses.
+    /// Returns our addresses.
     fn addresses(&self) -> Vec<Address>;
-    /// One more address, which has passed [`Address::check`]. All instances hear of it
-    /// ([`NetworkEvent::AddressAdded`]).
+    /// Adds an address, which has passed [`Address::check`]. All instances get [`NetworkEvent::AddressAdded`].
     ///
     /// # Errors
-    /// [`ProviderError::Limit`]: there is no room for one more. [`ProviderError::Unsupported`]: it is there. Device
-    /// refusal. Nothing has changed.
+    /// [`ProviderError::Limit`]: there is no room for another one. [`ProviderError::Unsupported`]: it is already
+    /// there. Device refusal. Nothing has changed.
     fn add_address(&mut self, address: &Address) -> Result<(), ProviderError>;
-    /// One address less. No path leaves from it any more; those that do have a little time to end
+    /// Removes an address. No new path uses it; existing paths have a short time to end
     /// ([`ProviderEvent::AddressRemoved`], in all instances).
     ///
     /// # Errors
-    /// [`ProviderError::Unsupported`]: it is none of ours, or one that stays; nothing has changed.
+    /// [`ProviderError::Unsupported`]: it is not one of ours, or one that cannot be removed; nothing has changed.
     fn remove_address(&mut self, address: IpAddr) -> Result<(), ProviderError>;
-    /// Asks a node for an echo (ICMP), from the address that leads there. That of before is not waited for any more.
-    /// `false`: its MAC is being asked for, and nothing was sent.
+    /// Sends an ICMP echo request to a node, from our address that has a route there. An earlier request is no longer
+    /// waited for. Returns `false` if the node's MAC is being resolved; nothing was sent then.
     ///
     /// # Errors
     /// [`ProviderError::Unreachable`], [`ProviderError::Unsupported`].
     fn echo(&mut self, _destination: IpAddr, _sequence: u16) -> Result<bool, ProviderError> {
         Err(ProviderError::Unsupported("echoes".to_owned()))
     }
-    /// The answer to the last echo, once.
+    /// Returns the answer to the last echo, once.
     fn take_echo(&mut self) -> Option<Echo> {
         None
     }
-    /// The path to a GID: which of our addresses leads there, unless `source` says which. Whether somebody is there
-    /// shows when a datagram is sent.
+    /// Returns the path to a GID from one of our addresses: from `source` if given, else from the one with a route
+    /// there. An unreachable node shows only when a datagram is sent.
     ///
     /// # Errors
-    /// [`ProviderError::Unreachable`], also of a source that is none of our addresses, or of another family.
+    /// [`ProviderError::Unreachable`], also for a source that is not one of our addresses, or of another family.
     fn route(&self, gid: [u8; 16], source: Option<IpAddr>) -> Result<Path, ProviderError>;
-    /// Whether the port is up, as far as is known.
+    /// Returns whether the port is up, as far as is known.
     fn port_is_up(&self) -> bool {
         true
     }
-    /// When [`Provider::progress`] has something to do at the latest, though nothing happens.
+    /// Returns the latest time at which [`Provider::progress`] has work to do even without an event.
     fn next_timeout(&self) -> Option<Nanos> {
         None
     }
-    /// Sends one 256-byte management datagram through QP1. One to a station that is not known yet leaves when it is
-    /// found; if it is not, [`ProviderEvent::Unreachable`] says so.
+    /// Sends one 256-byte management datagram through QP1. A datagram to a station whose MAC is unknown is sent when
+    /// the MAC is resolved; if that fails, [`ProviderEvent::Unreachable`] reports it.
     ///
     /// # Errors
-    /// [`ProviderError::Resources`]: there is no room until something sent before has left, which ends a wait. Device
+    /// [`ProviderError::Resources`]: there is no room until an earlier datagram has left, which ends a wait. Device
     /// refusal.
     fn send_mad(&mut self, to: &MadAddress, mad: &[u8; 256]) -> Result<(), ProviderError>;
-    /// Waits until the datagrams that were sent have left, at most until `deadline`.
+    /// Waits until all sent datagrams have left, at most until `deadline`.
     fn await_mads(&mut self, deadline: Nanos);
-    /// Takes a received management datagram and who sent it. The way back to him is known.
+    /// Returns a received management datagram and its sender, whose MAC is known.
     fn poll_mad(&mut self) -> Option<(MadAddress, [u8; 256])>;
-    /// Whether this is the only instance of the device; then there will be no other.
+    /// Returns whether this is the only instance of the device; if so, no other can be created afterwards.
     fn retire(&mut self) -> bool {
         true
     }
-    /// What wakes this instance when another one of its adapter has something for it: it ends a [`Provider::wait`] that
-    /// is under way or comes next.
+    /// Returns the function with which another instance of the adapter wakes this one: it ends the current or the
+    /// next [`Provider::wait`].
     fn waker(&self) -> Waker {
         Arc::new(|| {})
     }
-    /// An instance records what it does: from now on the device's driver records what is all instances' (commands,
-    /// management datagrams, what happens to the device), if it can.
+    /// Starts the recorder of the device's driver because an instance records: commands, management datagrams and
+    /// events of the device, for all instances. Does nothing if the driver has none.
     fn record(&mut self) {}
-    /// 64 random bits (identifiers and first packet sequence numbers); seeded in deterministic runs.
+    /// Returns 64 random bits (for identifiers and first packet sequence numbers); seeded in deterministic runs.
     fn random(&mut self) -> u64;
 }

@@ -8,13 +8,13 @@ use core::time::Duration;
 
 pub use rdma_types::Access as MemPrivFlags;
 
-/// What a region may be registered with.
+/// Privileges with which a region may be registered.
 pub(crate) const OF_REGIONS: MemPrivFlags = MemPrivFlags::all().union(MemPrivFlags::REMOTE_ATOMIC);
-/// What an RMR may be bound with.
+/// Privileges with which an RMR may be bound.
 pub(crate) const OF_BINDS: MemPrivFlags =
     MemPrivFlags::all().union(MemPrivFlags::REMOTE_INVALIDATE);
 
-/// How a DTO ended (`DAT_DTO_COMPLETION_STATUS`).
+/// Status of a finished DTO (`DAT_DTO_COMPLETION_STATUS`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum DtoStatus {
@@ -28,7 +28,7 @@ pub enum DtoStatus {
     ErrLocalEp = 3,
     /// A local memory region refused the access.
     ErrLocalProtection = 4,
-    /// The peer's answer made no sense.
+    /// The peer's response was invalid.
     ErrBadResponse = 5,
     /// The peer's memory refused the access.
     ErrRemoteAccess = 6,
@@ -71,7 +71,8 @@ impl DtoStatus {
 #[repr(transparent)]
 pub struct DtoCookie(pub u64);
 
-/// What a consumer gives with a bind and gets back with its completion (`DAT_RMR_COOKIE`). Never looked at.
+/// A number that the consumer gives with a bind and gets back with its completion (`DAT_RMR_COOKIE`). The library
+/// does not look at it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct RmrCookie(pub u64);
@@ -90,8 +91,8 @@ impl ConnQual {
         Self(port as u64)
     }
 
-    /// An IB service ID (IBTA 12.7.3) above 0xffff; what is not above is a port's number. A request to it carries at
-    /// most 64 bytes of private data.
+    /// An IB service ID (IBTA 12.7.3) above 0xffff; lower numbers are ports. A request to it carries at most 64 bytes
+    /// of private data.
     #[must_use]
     pub const fn service_id(id: u64) -> Self {
         Self(id)
@@ -150,7 +151,7 @@ bitflags::bitflags! {
         const DEFAULT = 0x1f0;
     }
 
-    /// What `evd_query` says of an EVD (`DAT_EVD_STATE`).
+    /// State of an EVD as `evd_query` returns it (`DAT_EVD_STATE`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct EvdState: u32 {
         /// Events trigger the CNO.
@@ -169,10 +170,10 @@ bitflags::bitflags! {
         const CONFIG_THRESHOLD = 0x30;
     }
 
-    /// Who brings the endpoint for a connection request (`DAT_PSP_FLAGS`).
+    /// Origin of the endpoint for a connection request (`DAT_PSP_FLAGS`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct PspFlags: u32 {
-        /// The provider; without it the consumer does.
+        /// The provider creates the endpoint; without this flag the consumer does.
         const PROVIDER = 0x01;
     }
 
@@ -198,15 +199,15 @@ bitflags::bitflags! {
 }
 
 impl PspFlags {
-    /// The consumer brings the endpoint.
+    /// The consumer creates the endpoint.
     pub const CONSUMER: Self = Self::empty();
 }
 
 impl Qos {
-    /// The quality every provider has.
+    /// The quality that every provider supports.
     pub const BEST_EFFORT: Self = Self::empty();
 
-    /// Refuses one that there is not.
+    /// Refuses unknown bits.
     pub(crate) fn check(self) -> DatResult<()> {
         if Self::all().contains(self) {
             return Ok(());
@@ -273,8 +274,8 @@ impl Timeout {
     }
 }
 
-/// In whole microseconds, rounded up. [`Duration::MAX`] is no limit; what else is more than a `DAT_TIMEOUT` holds is
-/// the longest that it does hold, an hour and 11 minutes.
+/// In whole microseconds, rounded up. [`Duration::MAX`] is no limit; any other value that a `DAT_TIMEOUT` cannot hold
+/// becomes the longest that it can, an hour and 11 minutes.
 impl From<Duration> for Timeout {
     fn from(limit: Duration) -> Self {
         const LONGEST: u32 = u32::MAX - 1;

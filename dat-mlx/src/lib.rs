@@ -1,6 +1,6 @@
-//! DAT's provider on a ConnectX function: what [`dat_core`] asks for, done by [`hw_mlx`].
+//! DAT's provider on a ConnectX function: implements the traits of [`dat_core`] on [`hw_mlx`].
 //!
-//! The card's driver knows no DAT, and DAT's model knows no card. They meet here, and only here:
+//! The card's driver knows no DAT, and DAT's model knows no card. Only this crate connects them:
 //!
 //! | module | concern |
 //! |---|---|

@@ -1,8 +1,8 @@
-//! The adapter's place in a network: who is where on its links, and what waits until that is known.
+//! The adapter's place in a network: addresses and MACs of stations on its links, and datagrams that wait for a MAC.
 //!
-//! The crate `neighbour` knows the protocols and does no I/O; the [`Ethernet`] port carries frames and knows no
-//! protocol. Here the two meet. All instances share both, and whoever has a turn moves frames and lets timers go off,
-//! as with QP1.
+//! The crate `neighbour` implements the protocols and does no I/O; the [`Ethernet`] port carries frames and knows no
+//! protocol. This module connects them. All instances share both. Any instance that has a turn moves frames and runs
+//! due timers, as with QP1.
 //!
 //! ```text
 //!   a datagram to leave --+-- MAC known --------------------------------> QP1
@@ -13,11 +13,11 @@
 //!                                                  '- nobody answers ---> dropped: it could not be answered
 //! ```
 //!
-//! So the connection manager never deals with MACs: whoever it hears from can be answered, and a queue pair on its way
-//! up finds the MAC of its peer known.
+//! So the connection manager never deals with MACs: the sender of each datagram it gets can be answered, and a queue
+//! pair on its way up finds the MAC of its peer known.
 //!
-//! What waits is bounded, since strangers can make it wait: of each kind as many as there is room for, and a copy of
-//! one that waits is dropped. The protocol above repeats what gets lost.
+//! The queues of waiting datagrams are bounded, since unknown hosts can fill them: a datagram for which there is no
+//! room is dropped, and so is a copy of one that waits. The protocol above repeats lost datagrams.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -40,48 +40,48 @@ use hw_mlx::uar::Doorbells;
 use hw_mlx::{GidEntry, Hca, MlxError, NetworkEvent};
 use neighbour::{Event, Interface, Neighbours, Reason, Resolution};
 
-/// Datagrams of each kind that wait for a MAC.
+/// Maximum number of datagrams of each kind that wait for a MAC.
 const WAITING: usize = 256;
-/// Within this the peers of all queue pairs are said to be in use: half of the time for which a neighbour is taken to
-/// be there without being asked (REACHABLE_TIME, RFC 4861, 10).
+/// Period within which the peers of all queue pairs are marked as in use: half of the time for which a neighbour
+/// counts as reachable without being probed (REACHABLE_TIME, RFC 4861, 10).
 const REFRESH: Duration = Duration::from_secs(15);
-/// Of them at a time.
+/// Maximum number of peers marked at a time.
 const REFRESHED_AT_ONCE: usize = 64;
 
-/// How long a link may train, when the function has just been brought up, before a port that is down is taken for one
-/// that stays down. Real ones take a tenth of a second to ten; until then a connection request is worth repeating.
+/// Time that a link may train after the function was brought up, before a port that is down counts as staying down.
+/// Real links take a tenth of a second to ten; until then a connection request is worth repeating.
 pub(crate) const LINK_TRAINING: Duration = Duration::from_secs(10);
 
-/// How a destination is reached.
+/// Result of resolving a destination.
 #[derive(Debug)]
 pub(crate) enum Way {
-    /// Over the station with this MAC.
+    /// Through the station with this MAC.
     Known([u8; 6]),
-    /// It is being asked for.
+    /// The MAC is being resolved.
     Pending,
-    /// Not at all, and why.
+    /// There is no way, for this reason.
     Unreachable(String),
 }
 
-/// A datagram that leaves when its destination is found.
+/// A datagram that is sent when its destination is resolved.
 struct PendingMad {
     to: MadAddress,
     source: IpAddr,
     mad: Box<[u8; MAD_BYTES]>,
 }
 
-/// What became of what waited.
+/// Result of a turn: the fate of waiting datagrams, and events.
 #[derive(Default)]
 pub(crate) struct Outcome {
-    /// Datagrams that can leave now, and over whom.
+    /// Datagrams that can be sent now, with the MAC to send to.
     pub(crate) leave: Vec<(MadAddress, [u8; 6], Box<[u8; MAD_BYTES]>)>,
-    /// Addresses for which nobody answers.
+    /// Addresses for which no station answers.
     pub(crate) nobody: Vec<[u8; 16]>,
-    /// What was heard.
+    /// Events on the network.
     pub(crate) heard: Vec<NetworkEvent>,
 }
 
-/// Whom queue pairs have to do with, as long as they have.
+/// Pairs of source and destination of queue pairs, for as long as these exist.
 type Peers = BTreeMap<(IpAddr, IpAddr), Weak<()>>;
 
 /// The network of a function.
@@ -89,30 +89,31 @@ pub(crate) struct Network {
     ethernet: Ethernet,
     neighbours: Neighbours,
     outgoing: VecDeque<PendingMad>,
-    /// Datagrams that are passed on when their senders are found.
+    /// Datagrams that are passed on when the MACs of their senders are resolved.
     incoming: VecDeque<ReceivedMad>,
-    /// Of those that came in, the ones whose sender was found.
+    /// Received datagrams whose sender was resolved.
     found: VecDeque<ReceivedMad>,
-    /// When the neighbours have something to do, as of the last change.
+    /// Next time at which the neighbours have work to do, as of the last change.
     due: Option<Duration>,
-    /// From which of our addresses to whom packets of queue pairs go. They do not pass here, and a neighbour is asked
-    /// again only if it is used.
+    /// Our address and the peer's, for each queue pair. Packets of queue pairs do not pass through this module, and a
+    /// neighbour is probed again only if it is in use.
     peers: Peers,
-    /// The last of them that was looked after, and when the next ones are.
+    /// The last peer that was marked as in use, and the time of the next marking.
     refreshed: Option<(IpAddr, IpAddr)>,
     refresh_at: Duration,
-    /// The link was down when the function came up, and may train until then: who is not known may be found yet.
+    /// The link was down when the function came up, and may train until then. Unresolved destinations may still be
+    /// found.
     trains_until: Option<Duration>,
-    /// When we asked for the last echo, and its answer until it is fetched.
+    /// Time of the last echo request, and its answer until it is fetched.
     echo_at: Duration,
     echo: Option<Echo>,
-    /// A frame on its way out.
+    /// Buffer of a frame to send.
     frame: Box<[u8; SEND_BYTES]>,
     recorder: Arc<Recorder>,
     log: Log,
 }
 
-/// Lines of the log that others on the network cause, by kind.
+/// Rate limits, by kind, for log lines that other hosts on the network can cause.
 #[derive(Default)]
 struct Log {
     unreachable: LogBudget,
@@ -120,7 +121,7 @@ struct Log {
     duplicate: LogBudget,
 }
 
-/// A time of the function's clock as the neighbours' module counts it.
+/// Converts a time of the function's clock to that of the neighbours' module.
 const fn since_start(now: Instant) -> Duration {
     Duration::from_nanos(now.0)
 }
@@ -129,7 +130,7 @@ impl Network {
     /// Joins the network with the addresses of the function.
     ///
     /// # Errors
-    /// The function has no Ethernet port, or the device refused what it can do, or answers no more. Nothing is left
+    /// The function has no Ethernet port, or the device refused to create it or does not answer. Nothing is left
     /// behind.
     pub(crate) fn join(
         hca: &mut Hca,
@@ -188,10 +189,10 @@ impl Network {
         self.ethernet.destroy(hca)
     }
 
-    /// One more address of ours.
+    /// Adds one of our addresses.
     ///
     /// # Errors
-    /// It cannot be one, or the device refused to let its groups through; nothing has changed.
+    /// The address is not valid, or the device refused to admit its multicast groups; nothing has changed.
     pub(crate) fn add(&mut self, hca: &mut Hca, entry: &GidEntry) -> Result<(), MlxError> {
         let now = since_start(hca.now());
         self.introduce(entry, now).map_err(|error| {
@@ -209,7 +210,7 @@ impl Network {
         heard
     }
 
-    /// An address is not ours any more.
+    /// Removes one of our addresses.
     pub(crate) fn remove(&mut self, hca: &mut Hca, address: IpAddr) {
         self.neighbours.remove(address, since_start(hca.now()));
         if let Err(error) = self.hear(hca) {
@@ -235,7 +236,7 @@ impl Network {
         self.neighbours.add(interface, now)
     }
 
-    /// Packets of a queue pair go to a peer, until this is dropped.
+    /// Marks a peer as in use by a queue pair until the result is dropped.
     pub(crate) fn peer(&mut self, source: IpAddr, destination: IpAddr, now: Instant) -> Arc<()> {
         if self.peers.is_empty() {
             self.refresh_at = since_start(now) + REFRESH;
@@ -250,8 +251,7 @@ impl Network {
         new
     }
 
-    /// Says of the next peers that they are in use, so that those that were silent for long are asked again, and a MAC
-    /// that has moved is noticed.
+    /// Marks the next peers as in use, so that those silent for long are probed again and a changed MAC is noticed.
     fn refresh(&mut self, now: Duration) {
         self.peers.retain(|_, peer| peer.strong_count() > 0);
         let behind = self.refreshed.map_or(Bound::Unbounded, Bound::Excluded);
@@ -265,7 +265,7 @@ impl Network {
             next.extend(self.peers.keys().take(REFRESHED_AT_ONCE).copied());
         }
         for (source, destination) in &next {
-            // How it is reached is the queue pair's own; what comes of asking is told.
+            // The result is not needed: the queue pair has its own MAC. A change comes as an event.
             let _known = self.neighbours.resolve(*source, *destination, now);
         }
         self.refreshed = next.last().copied();
@@ -276,29 +276,29 @@ impl Network {
         self.refresh_at = now + REFRESH / rounds;
     }
 
-    /// Has the device let through what the addresses need.
+    /// Has the device admit the multicast groups that the addresses need.
     fn hear(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
         let mut groups = vec![BROADCAST];
         groups.extend(self.neighbours.groups());
         self.ethernet.hear(hca, &groups)
     }
 
-    /// What frames of the protocols have come to.
+    /// Returns the counters of the protocols' frames.
     pub(crate) fn counters(&self) -> neighbour::Counters {
         self.neighbours.counters()
     }
 
-    /// Number of the completion queue by whose events frames come.
+    /// Returns the number of the completion queue whose events announce frames.
     pub(crate) fn cqn(&self) -> u32 {
         self.ethernet.cqn()
     }
 
-    /// That queue has something.
+    /// Notes that this queue has entries.
     pub(crate) fn notified(&mut self) {
         self.ethernet.notified();
     }
 
-    /// When [`Network::turn`] has something to do at the latest.
+    /// Returns the latest time at which [`Network::turn`] has work to do.
     pub(crate) fn due(&self) -> Option<Duration> {
         self.due
     }
@@ -308,14 +308,14 @@ impl Network {
         self.due = [self.neighbours.due(), refresh].into_iter().flatten().min();
     }
 
-    /// The link is up, or down.
+    /// Notes that the link is up or down.
     pub(crate) fn link(&mut self, up: bool, now: Instant) {
         self.trains_until = None;
         self.neighbours.link(up, since_start(now));
         self.changed();
     }
 
-    /// How a destination is reached from one of our addresses. Who is not known is asked for.
+    /// Resolves a destination from one of our addresses. An unknown one is asked for.
     pub(crate) fn way(&mut self, source: IpAddr, destination: IpAddr, now: Instant) -> Way {
         let time = since_start(now);
         let trains = self.trains_until.is_some_and(|until| time < until);
@@ -324,7 +324,7 @@ impl Network {
         match resolution {
             Resolution::Known(mac) => Way::Known(mac),
             Resolution::Pending => Way::Pending,
-            // Our addresses are announced when it is up: then all that waits is looked at again.
+            // When the link comes up our addresses are announced, and then all waiting datagrams are tried again.
             Resolution::Unreachable(Reason::LinkDown) if trains => Way::Pending,
             Resolution::Unreachable(reason) => {
                 Way::Unreachable(format!("{destination} from {source}: {reason}"))
@@ -332,7 +332,7 @@ impl Network {
         }
     }
 
-    /// Asks for an echo, if it is known how its destination is reached. That of before is not waited for any more.
+    /// Sends an echo request if its destination is resolved. An earlier request is no longer waited for.
     pub(crate) fn echo(
         &mut self,
         source: IpAddr,
@@ -341,7 +341,7 @@ impl Network {
         now: Instant,
     ) -> Way {
         let way = self.way(source, destination, now);
-        // A MAC may be known from the address itself, and the link be still down.
+        // A MAC may be known from the address itself while the link is still down.
         if self.trains_until.is_some() {
             return match way {
                 Way::Known(_) => Way::Pending,
@@ -358,12 +358,12 @@ impl Network {
         way
     }
 
-    /// The answer to the last echo, once.
+    /// Returns the answer to the last echo, once.
     pub(crate) fn take_echo(&mut self) -> Option<Echo> {
         self.echo.take()
     }
 
-    /// A datagram whose destination is being asked for.
+    /// Queues a datagram whose destination is being resolved.
     pub(crate) fn wait_to_leave(&mut self, to: MadAddress, source: IpAddr, mad: &[u8; MAD_BYTES]) {
         let is_copy = |pending: &PendingMad| pending.to == to && *pending.mad == *mad;
         if self.outgoing.len() < WAITING && !self.outgoing.iter().any(is_copy) {
@@ -372,7 +372,7 @@ impl Network {
         }
     }
 
-    /// A datagram whose sender is being asked for.
+    /// Queues a datagram whose sender is being resolved.
     pub(crate) fn wait_for_sender(&mut self, received: ReceivedMad) {
         let is_copy = |other: &ReceivedMad| *other == received;
         if self.incoming.len() < WAITING && !self.incoming.iter().any(is_copy) {
@@ -380,12 +380,12 @@ impl Network {
         }
     }
 
-    /// A datagram that waited for its sender, who was found.
+    /// Returns a datagram that waited for its sender, which was resolved.
     pub(crate) fn found(&mut self) -> Option<ReceivedMad> {
         self.found.pop_front()
     }
 
-    /// Moves frames both ways and does what is due.
+    /// Moves frames both ways and runs due timers.
     pub(crate) fn turn(&mut self, now: Instant) -> Outcome {
         let time = since_start(now);
         let mut heard = false;
@@ -409,7 +409,7 @@ impl Network {
             if self.ethernet.send(&self.frame[..bytes]).is_ok() {
                 self.recorder.frame(now, true, &self.frame[..bytes]);
             } else {
-                // It is asked or answered again.
+                // The protocol repeats the request or answer.
                 tracing::debug!(bytes, "no room for a frame");
             }
         }
@@ -443,7 +443,7 @@ impl Network {
         }
     }
 
-    /// Looks again at all that waits.
+    /// Tries again all waiting datagrams.
     fn settle(&mut self, now: Instant) -> Outcome {
         let mut outcome = Outcome::default();
         for pending in core::mem::take(&mut self.outgoing) {
@@ -470,14 +470,14 @@ impl Network {
         outcome
     }
 
-    /// Brings the Ethernet port back if it broke.
+    /// Restores the Ethernet port if it broke.
     pub(crate) fn repair(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
         self.ethernet.repair(hca)
     }
 }
 
 impl Log {
-    /// Says what happened: whether somebody may wait for it, and what consumers are told.
+    /// Handles an event: returns whether a datagram may wait for it, and the event for consumers.
     fn note(&mut self, event: &Event, now: Instant) -> (bool, Option<NetworkEvent>) {
         match *event {
             Event::Resolved { address, vlan, mac } => {

@@ -1,19 +1,18 @@
-//! The provider: what `dat-core` asks for, done by a ConnectX function.
+//! The provider: the traits of `dat-core`, implemented on a ConnectX function.
 //!
-//! [`MlxProvider`] is an instance of an opened function ([`Hca`]), shares QP1 with the others, and makes the queue
-//! objects `dat-core` then owns. It keeps, for each of them, only what an event names them by: a table from device
-//! numbers to owner numbers. Objects carry everything else, so that posting and polling never come here.
+//! [`MlxProvider`] is an instance of an opened function ([`Hca`]). It shares QP1 with the other instances, and
+//! creates the queue objects that `dat-core` then owns. Of each object it keeps only what events need: a table from
+//! device numbers to owner numbers. The objects carry everything else, so that posting and polling never come here.
 //!
-//! Events take this way: the function's event queues are drained by [`Hca`]; completion events are
-//! counted for the queue they name (its next arm request says how many there were, see
-//! [`hw_mlx::cq`]); the others become [`ProviderEvent`]s if their object is still ours. An event of an
-//! object that is gone is dropped, because destroying it was the answer.
+//! Path of events: [`Hca`] drains the function's event queues. Completion events are counted for the queue they name
+//! (its next arm request carries the count, see [`hw_mlx::cq`]). The others become [`ProviderEvent`]s if their object
+//! still exists. An event of a destroyed object is dropped: its owner has finished with the object.
 //!
-//! Memory registered is `driver`'s [`DmaMemory`]: arena memory or memory lent by the caller. The region
-//! keeps a clone, so that the device's mapping outlives the key.
+//! Registered memory is `driver`'s [`DmaMemory`]: arena memory or memory lent by the caller. The region keeps a
+//! clone, so that the device's mapping outlives the key.
 //!
-//! Random numbers (identifiers, first PSNs, variants of keys) come from a cipher: deterministic worlds give its
-//! seed in [`HcaConfig`](hw_mlx::HcaConfig), others take the system's randomness.
+//! Random numbers (identifiers, first PSNs, variants of keys) come from a cipher. Deterministic worlds give its seed
+//! in [`HcaConfig`](hw_mlx::HcaConfig); others are seeded by the system.
 
 mod counts;
 mod errors;
@@ -61,7 +60,7 @@ use crate::queues::{Cq, Qp, Srq};
 
 /// Owner numbers are 24 bits, and all ones means "none" to the device.
 const MAX_OWNER: u32 = 0xff_fffe;
-/// Datagrams that cannot be answered, of those that are taken in at a time.
+/// Maximum number of datagrams that cannot be answered, of those received in one call.
 const DATAGRAMS_TO_NOBODY: usize = 64;
 
 /// A registered region.
@@ -75,7 +74,7 @@ pub struct Region {
 impl Drop for Region {
     fn drop(&mut self) {
         if !self.memory.is_returned() {
-            // The arena keeps it mapped. Its owner does not wait for that.
+            // The arena keeps it mapped. Its owner need not wait for the key to end.
             self.memory.get().withdraw();
         }
     }
@@ -89,28 +88,29 @@ impl Region {
     }
 }
 
-/// A completion queue an event may name.
+/// A completion queue that an event may name.
 #[derive(Debug)]
 struct KnownCq {
     sequence: ArmSequence,
     owner: u32,
-    /// Its events are passed on.
+    /// Its events are reported (`ProviderEvent::CqEntries`).
     watched: bool,
 }
 
-/// What the instances of a function share above [`Hca`].
+/// State above [`Hca`] that the instances of a function share.
 struct SharedProvider {
-    /// Its holder waits for the device only to make QP1 anew after it broke.
+    /// A holder of this lock waits for the device only to create QP1 anew after it broke.
     gsi: Mutex<Gsi>,
     /// The protection domain of QP1.
     gsi_pd: u32,
-    /// Locked before QP1. `None`: the function takes no part in a network.
+    /// Locked before QP1. `None`: the function takes no part in the network.
     network: Option<Mutex<Network>>,
-    /// Why it takes no part in one, where [`Participation::IfPossible`](crate::Participation::IfPossible) asked for it.
+    /// Reason why it takes no part, if [`Participation::IfPossible`](crate::Participation::IfPossible) was
+    /// configured.
     without_network: Option<String>,
     /// The seed of random numbers ([`HcaConfig::seed`](hw_mlx::HcaConfig::seed)).
     seed: Option<u64>,
-    /// Instances made so far.
+    /// Number of instances created so far.
     made: AtomicU32,
     registered: Registered,
     /// Held while this is borrowed for counters, and while an instance that closes drops it, so that the last drop
@@ -120,18 +120,18 @@ struct SharedProvider {
 
 impl SharedProvider {
     fn gsi(&self) -> MutexGuard<'_, Gsi> {
-        // A panic half-way leaves at most a datagram unsent.
+        // A panic under this lock leaves at most a datagram unsent.
         self.gsi.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn network(&self) -> Option<MutexGuard<'_, Network>> {
-        // A panic half-way leaves at most a frame unsent.
+        // A panic under this lock leaves at most a frame unsent.
         let network = self.network.as_ref()?;
         Some(network.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// A function that is open as long as there is an instance of it.
+/// A handle of a function, which is open as long as there is an instance of it.
 #[derive(Clone)]
 pub struct OpenedProvider {
     function: Opened,
@@ -140,7 +140,7 @@ pub struct OpenedProvider {
 }
 
 impl OpenedProvider {
-    /// One more instance of the function, for another thread. `None`: the function is closed.
+    /// Creates another instance of the function, for another thread. `None`: the function is closed.
     ///
     /// # Errors
     /// As [`Opened::instance`].
@@ -148,9 +148,9 @@ impl OpenedProvider {
         let Some(hca) = self.function.instance()? else {
             return Ok(None);
         };
-        // Whoever closes last takes this with it before the function.
+        // The last instance to close drops this before the function.
         let Some(common) = self.common.upgrade() else {
-            // And leaves the function to us.
+            // The function is then ours to close.
             if let Err(error) = hca.close() {
                 tracing::warn!(%error, "closing");
             }
@@ -172,10 +172,10 @@ pub struct MlxProvider {
     /// Owner numbers by RMP number.
     srqs: BTreeMap<u32, u32>,
     events: VecDeque<ProviderEvent>,
-    /// If the port is down.
+    /// State of the port, if it is down.
     down: Option<Down>,
     random: Random,
-    /// Low bytes of keys.
+    /// Source of the keys' low bytes.
     variants: Variants,
 }
 
@@ -183,7 +183,7 @@ impl MlxProvider {
     /// Opens a function: bring-up, QP1, limits.
     ///
     /// # Errors
-    /// Whatever stopped the bring-up; the function is then stopped.
+    /// Any failure of bring-up; the function is then stopped.
     pub fn open(function: Function, config: impl Into<ProviderConfig>) -> Result<Self, MlxError> {
         let ProviderConfig {
             hca: config,
@@ -194,7 +194,7 @@ impl MlxProvider {
         let doorbells = Doorbells::new(hca.uar().clone());
         let gsi_pd = alloc_pd(&mut hca)?;
         let mut gsi = Gsi::create(&mut hca, &doorbells, gsi_pd)?;
-        // Armed from the start: a connection request may be the first thing that happens.
+        // Armed from the start: a connection request may be the first event.
         let _none_yet = gsi.receive();
         let (network, without_network) = joining::join(&mut hca, &doorbells, joins, seed)?;
         let common = SharedProvider {
@@ -210,7 +210,7 @@ impl MlxProvider {
         Self::of(hca, Arc::new(common))
     }
 
-    /// The function, for who wants another instance of it, from any thread.
+    /// Returns a handle of the function, from which any thread can create another instance.
     #[must_use]
     pub fn opened(&self) -> OpenedProvider {
         OpenedProvider {
@@ -222,7 +222,7 @@ impl MlxProvider {
 
     fn of(hca: Hca, common: Arc<SharedProvider>) -> Result<Self, MlxError> {
         let number = common.made.fetch_add(1, Ordering::Relaxed);
-        // Peers see variants: they are no part of the stream the other numbers are drawn from.
+        // Peers see variants, so these are not drawn from the same stream as the other numbers.
         let (random, variants) = if number == 0 {
             (
                 Random::new(common.seed)?,
@@ -257,7 +257,7 @@ impl MlxProvider {
         })
     }
 
-    /// Ends the instance; the last one gives the function back: QP1, then everything [`Hca::close`] does.
+    /// Ends the instance. The last one also destroys QP1 and closes the function ([`Hca::close`]).
     ///
     /// # Errors
     /// As [`Hca::close`].
@@ -294,36 +294,36 @@ impl MlxProvider {
         hca.close()
     }
 
-    /// DMA memory of this function: what regions are best made of.
+    /// Returns the DMA memory of this function, the best memory for regions.
     #[must_use]
     pub fn arena(&self) -> &DmaArena {
         self.hca.arena()
     }
 
-    /// The function itself.
+    /// Returns the function.
     #[must_use]
     pub fn hca(&self) -> &Hca {
         &self.hca
     }
 
-    /// The number of QP1's queue pair, of which the device says what goes wrong.
+    /// Returns the number of QP1's queue pair, which the device's error events name.
     #[must_use]
     pub fn gsi_number(&self) -> u32 {
         self.common.gsi().number()
     }
 
-    /// The function itself, for queries; objects made behind the provider's back are the caller's to destroy.
+    /// Returns the function for queries; objects created through it are the caller's to destroy.
     pub fn hca_mut(&mut self) -> &mut Hca {
         &mut self.hca
     }
 
-    /// Takes in what the device said of an object while it was being destroyed, as long as its number names
-    /// nothing: numbers are used again, and a later owner must not inherit it.
+    /// Processes events of an object that was just destroyed, while its number names nothing: numbers are reused, and
+    /// a later owner must not get these events.
     fn forget_events(&mut self) {
         self.collect();
     }
 
-    /// Turns what [`Hca`] collected into counts and events. True if there was anything.
+    /// Turns the events that [`Hca`] collected into counts and provider events. Returns true if there was any.
     fn collect(&mut self) -> bool {
         let mut handled = false;
         while let Some(cqn) = self.hca.next_completion() {
@@ -351,7 +351,7 @@ impl MlxProvider {
         handled
     }
 
-    /// The event in the provider's words, if its object is still known.
+    /// Converts an event to the provider's, if its object is still known.
     fn translate(&mut self, event: &AsyncEvent) -> Option<ProviderEvent> {
         let owner_of = |table: &BTreeMap<u32, u32>, number: u32| table.get(&number).copied();
         match *event {
@@ -383,7 +383,7 @@ impl MlxProvider {
                 owner_of(&self.srqs, rmpn.get()).map(|owner| ProviderEvent::SrqLimit { owner })
             }
             AsyncEvent::SrqError { rmpn } => {
-                // The queue pairs fed by it report their own errors.
+                // The queue pairs that it feeds report errors of their own.
                 tracing::error!(%rmpn, "a shared receive queue is lost");
                 owner_of(&self.srqs, rmpn.get()).map(|owner| ProviderEvent::SrqError { owner })
             }
@@ -399,7 +399,7 @@ impl MlxProvider {
         }
     }
 
-    /// The index of our GID with this address, or the one we would send from.
+    /// Returns the index of our GID with this address, or of the default source.
     fn source_index(&self, own: [u8; 16]) -> u8 {
         self.hca.known(own).map_or(0, |entry| entry.index)
     }
@@ -421,7 +421,7 @@ impl MlxProvider {
     }
 }
 
-/// What is heard on the network, in DAT's words.
+/// Converts an event on the network to DAT's.
 fn heard(event: hw_mlx::NetworkEvent) -> NetworkEvent {
     use hw_mlx::NetworkEvent as Heard;
     match event {
@@ -478,20 +478,20 @@ impl Provider for MlxProvider {
     }
 
     fn wait(&mut self, deadline: Nanos) -> Result<bool, ProviderError> {
-        // What is already collected is not slept over.
+        // Events collected already must not be slept over.
         let called = self.hca.process_events();
         if self.collect() || called || !self.events.is_empty() {
             return Ok(true);
         }
         let handled = self.hca.wait(Instant(deadline));
-        // A death is an event too: it must come out even though the wait failed.
+        // The device's death is an event too: it must be reported even if the wait failed.
         let collected = self.collect();
         Ok(handled.for_dat()? || collected)
     }
 
     fn progress(&mut self) {
         self.hca.process_events();
-        // A consumer that only polls never waits, and waiting is where health is looked at otherwise.
+        // A consumer that only polls never calls `wait`, which is where health is checked otherwise.
         self.hca.check_health();
         self.collect();
         self.network_turn();
@@ -530,7 +530,7 @@ impl Provider for MlxProvider {
         }
         let ours = self.hca.function();
         if !memory.is_reached_by(ours) {
-            // Its I/O addresses are of another space: here they would name other bytes.
+            // Its I/O addresses belong to another address space: in ours they would name other bytes.
             let (ours, theirs) = (ours.name(), memory.made_for());
             return Err(ProviderError::Foreign(if theirs == ours {
                 format!("the memory is of an earlier opening of {ours}: allocate it anew")
@@ -555,7 +555,7 @@ impl Provider for MlxProvider {
             Ok(key) => key,
             Err(MlxError::Cmd(error)) => {
                 if error.outcome_unknown() {
-                    // It may stay mapped, and is the caller's again: the call fails.
+                    // It may stay mapped, but the caller owns it again, since the call fails.
                     memory.withdraw();
                 }
                 return Err(lent.after(error)).for_dat();
@@ -631,8 +631,8 @@ impl Provider for MlxProvider {
             entries,
             self.limits.max_cq_entries,
         )?;
-        // Each may be armed, and have an event waiting: more of them could overrun the event queue, which ends the
-        // function.
+        // Each queue may be armed and have one event waiting: more queues could overrun the event queue, which is
+        // fatal to the function.
         if self.cqs.len() >= self.limits.max_cqs as usize {
             return Err(ProviderError::Resources(format!(
                 "{} completion queues of this instance, one event each",
@@ -640,7 +640,7 @@ impl Provider for MlxProvider {
             )));
         }
         let cq = hw_mlx::cq::Cq::create(&mut self.hca, &self.doorbells, entries).for_dat()?;
-        // Numbers come back: an event of a queue that is gone is not this one's.
+        // Numbers are reused: an event of a destroyed queue must not count for this one.
         self.hca.forget_completion(Cqn::new(cq.cqn()));
         self.collect();
         self.cqs.insert(
@@ -747,7 +747,7 @@ impl Provider for MlxProvider {
             owner,
         };
         let qp = hw_mlx::qp::Qp::create(&mut self.hca, &self.doorbells, &request).for_dat()?;
-        // What another instance's queue pair of that number left is not this one's.
+        // Events of an earlier queue pair with this number, in another instance, must not count for this one.
         self.collect();
         self.qps.insert(qp.number(), owner);
         Ok(Qp(qp))
@@ -758,7 +758,7 @@ impl Provider for MlxProvider {
         qp: &mut Qp,
         attributes: &ReadyToReceive,
     ) -> Result<(), ProviderError> {
-        // Some of these numbers are the peer's; the layouts refuse what does not fit by panicking.
+        // Some of these numbers are the peer's; the layouts panic on a number that does not fit.
         Self::check(
             "remote queue pair number",
             attributes.remote_qpn,
@@ -898,12 +898,12 @@ impl Provider for MlxProvider {
     }
 
     fn route(&self, gid: [u8; 16], source: Option<IpAddr>) -> Result<Path, ProviderError> {
-        // What we send to ourselves does not leave the function.
+        // Packets to ourselves do not leave the function.
         if self.hca.own(gid).is_none() {
             self.check_port()?;
         }
         if self.common.network.is_none() {
-            // Nobody can be asked.
+            // Without the network no MAC can be resolved.
             self.hca.resolve(gid).for_dat()?;
         }
         let source = self.source(gid, source)?;
@@ -953,7 +953,7 @@ impl Provider for MlxProvider {
     }
 
     fn poll_mad(&mut self) -> Option<(MadAddress, [u8; 256])> {
-        // A peer that sends what cannot be answered must not hold up who called.
+        // A peer that sends datagrams that cannot be answered must not delay the caller.
         for _ in 0..DATAGRAMS_TO_NOBODY {
             let waited = self
                 .common

@@ -1,8 +1,8 @@
-//! The card's queues as DAT's provider has them: the same objects, under the traits of `dat-core`.
+//! The card's queues under the traits of `dat-core`: the same objects, wrapped.
 //!
-//! Each is a card's queue and nothing else (`repr(transparent)`), and each call goes straight to it. What differs is two
-//! words: a completion's status is one of DAT's ([`crate::status`]), and the end of a lap of a completion queue is an
-//! obstacle ([`Obstacles::others_turn`]).
+//! Each wraps a card's queue and nothing else (`repr(transparent)`), and each call goes straight to it. Two things
+//! differ: a completion's status is one of DAT's ([`crate::status`]), and the end of a lap of a completion queue is
+//! an obstacle ([`Obstacles::others_turn`]).
 
 use dat_core::provider::{
     Completion, CompletionEntry, CompletionQueue, DataSegment, InlineError, Obstacles, Plain,
@@ -34,7 +34,7 @@ pub struct Qp(pub hw_mlx::qp::Qp);
 #[repr(transparent)]
 pub struct Srq(pub hw_mlx::srq::Srq);
 
-/// The same completion, in DAT's words.
+/// Converts a completion to DAT's.
 #[inline(always)]
 fn in_dat(completion: completion::Completion) -> Completion {
     let completion::Completion {

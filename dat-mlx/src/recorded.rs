@@ -1,11 +1,11 @@
-//! What a function's recorder held, in words, with the names of the connection manager's messages.
+//! Entries of a function's recorder as text, with the names of the connection manager's messages.
 
 use core::fmt;
 use std::net::Ipv6Addr;
 
 use hw_mlx::recorder::Recorded;
 
-/// An entry of the recorder in words. A management datagram is told by its message of the connection manager.
+/// Text of a recorder entry. A management datagram is named by its message of the connection manager.
 #[derive(Clone, Copy, Debug)]
 pub struct InWords<'a>(pub &'a Recorded);
 

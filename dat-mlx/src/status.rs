@@ -1,12 +1,12 @@
-//! How the card's word for the end of a request is told in DAT.
+//! The card's completion statuses in DAT's terms.
 //!
-//! DAT has twelve statuses. The map is that of the InfiniBand reference implementation. An error without a name ends the
-//! connection like the named ones, so it is reported as a transport failure.
+//! DAT has twelve statuses. The mapping is that of the InfiniBand reference implementation. An error without a name
+//! ends the connection like the named ones, so it is reported as a transport failure.
 
 use dat_core::types::DtoStatus;
 use hw_mlx::completion::Status;
 
-/// DAT's status.
+/// Returns DAT's status for the card's.
 #[inline]
 #[must_use]
 pub const fn dto_status(status: Status) -> DtoStatus {
@@ -31,7 +31,7 @@ pub const fn dto_status(status: Status) -> DtoStatus {
 mod tests {
     use super::*;
 
-    /// Every byte, in the words of the verbs documentation, against the reference map.
+    /// Checks every byte against the reference map, by the names of the verbs documentation.
     #[test]
     fn every_syndrome_has_the_status_of_the_reference_map() {
         let named = [

@@ -22,7 +22,7 @@ use std::time::Duration;
 use driver::{Clock, Function, FunctionError, Reactor, RealClock, listen_privately};
 use hw_mlx::{AsyncEvent, CmdError, DeviceCounters, Hca, HcaConfig};
 
-/// From one look at temperature and counters to the next.
+/// Time between two readings of temperature and counters.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The daemon: how the function is reached, where lines go, and the card while it is open.
+/// The daemon: the address of the function, the output, and the card while it is open.
 pub struct Daemon<O, W> {
     open: O,
     out: W,
@@ -76,7 +76,7 @@ impl<O: FnMut() -> Result<Function, FunctionError>, W: Write> Daemon<O, W> {
         })
     }
 
-    /// Opens the card if it is not open, sleeps at most so long, and does what there is to do then.
+    /// Opens the card if it is not open, sleeps at most the given time, and does the work that is then due.
     pub fn turn(&mut self, patience: Duration) -> Result<(), Box<dyn Error>> {
         if self.card.is_none() {
             self.bring_up()?;
@@ -168,7 +168,7 @@ impl<O: FnMut() -> Result<Function, FunctionError>, W: Write> Daemon<O, W> {
         Ok(())
     }
 
-    /// Prints what the function has said. False: the device is dead.
+    /// Prints the function's events. Returns false if the device is dead.
     fn hear(&mut self, card: &mut Hca) -> io::Result<bool> {
         let mut lives = true;
         while let Some(event) = card.next_async() {
@@ -188,7 +188,7 @@ impl<O: FnMut() -> Result<Function, FunctionError>, W: Write> Daemon<O, W> {
         let degrees = f64::from(self.millidegrees) / 1000.0;
         let bytes = self.received_bytes;
         while let Ok((mut asker, _)) = self.listener.accept() {
-            // Whoever leaves before the answer does not want it.
+            // A client that leaves before the answer does not want it.
             let _gone = asker.write_all(
                 format!("card_temperature_celsius {degrees}\ncard_received_bytes_total {bytes}\n")
                     .as_bytes(),

@@ -1,19 +1,19 @@
-//! From a reset function to one that carries traffic.
+//! Bring-up: from a reset function to one that carries traffic.
 //!
 //! The order is the device's, not ours: each step needs the one before (Linux `mlx5/core/main.c`
 //! `mlx5_function_enable`, `mlx5_function_open`; rdma-core `mlx5_vfio.c` `mlx5_vfio_setup_function`). In short:
-//! reset; wait until the firmware listens; find the command queue's geometry, give it a page of memory and let the
-//! device master the bus; wait for the firmware to boot; enable, agree on the interface step, feed it boot pages; read
-//! and set capabilities; feed it init pages; initialize; read the capabilities that are in force; get a doorbell page;
-//! create event queues, the one for commands first, from which moment commands complete by interrupt; and make the port
-//! ours: MAC, RoCE, addresses.
+//! reset; wait until the firmware accepts commands; read the command queue's geometry, give it a page of memory and
+//! enable bus mastering; wait for the firmware to boot; enable, agree on the interface step, give boot pages; read
+//! and set capabilities; give init pages; initialize; read the capabilities that are in force; allocate a doorbell
+//! page; create event queues, the one for commands first, from which moment commands complete by interrupt; and
+//! configure the port: MAC, RoCE, addresses.
 //!
-//! Not every command is essential. One that the firmware refuses and a function can do without costs what
-//! [`BringupReport::losses`] says; the table in `docs/generations.md` has all of them.
+//! Not every command is essential. If the firmware refuses one that a function can do without,
+//! [`BringupReport::losses`] names what is lost; the table in `docs/generations.md` lists all of them.
 //!
-//! [`Step`] names the steps, [`BringupReport`] says how long each took. A step that fails ends the sequence;
-//! what was begun is undone by dropping it: bus mastering goes off before any memory is freed, and the
-//! next open begins with a reset.
+//! [`Step`] names the steps, [`BringupReport`] tells how long each took. A step that fails ends the sequence, and
+//! dropping the function undoes the steps before it: bus mastering goes off before any memory is freed, and the next
+//! open begins with a reset.
 
 mod firmware;
 mod record;
@@ -51,9 +51,9 @@ const READ: u32 = 1;
 /// HOST_ENDIANNESS: little and big.
 const HOST_LITTLE: u8 = 0;
 const HOST_BIG: u8 = 0x80;
-/// Event queue sizes, as far as the device has them: what may be waiting at once, since an overrun is fatal. Commands
-/// and page requests; errors of any number of queues (Linux `MLX5_NUM_ASYNC_EQE`); one event for each armed
-/// completion queue, of which the provider has no more than fit.
+/// Event queue sizes, as far as the device supports them. Each is the number of events that may be waiting at once,
+/// since an overrun is fatal: commands and page requests; errors of any number of queues (Linux
+/// `MLX5_NUM_ASYNC_EQE`); one event for each armed completion queue, whose number the provider limits accordingly.
 const CONTROL_EVENTS: u32 = 32;
 const LOG_ASYNC_ENTRIES: u32 = 12;
 /// Completion queues that belong to no instance: QP1's and the Ethernet port's.
@@ -63,7 +63,7 @@ impl Hca {
     /// Resets a function and brings it up.
     ///
     /// # Errors
-    /// [`MlxError`]: what failed and with which numbers. The function is stopped.
+    /// [`MlxError`]: the failed step, with its numbers. The function is stopped.
     pub fn open(function: Function, config: HcaConfig) -> Result<Self, MlxError> {
         open(function, config)
     }
@@ -91,7 +91,7 @@ fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxError> {
             "a PCI device id this driver does not know; it is driven as a ConnectX"
         );
     }
-    // A virtual one may not write it (Linux asks `mlx5_core_is_pf`, by device id).
+    // A virtual function may not write it (Linux asks `mlx5_core_is_pf`, by device id).
     if !ids::is_virtual(hardware.device_id) {
         let told = tell_host_endianness(&mut control);
         if cfg!(target_endian = "little") {
@@ -172,7 +172,7 @@ fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxError> {
         &uar,
     )?;
     watch.done(Step::AsyncEq);
-    // Completion queues name event queues that carry nothing else (Linux `eq.c` `create_comp_eq`: an empty mask).
+    // Completion queues name event queues that carry only completions (Linux `eq.c` `create_comp_eq`: an empty mask).
     add_eq(&mut control, SHARED_COMPLETIONS, 0, uar_index, &uar)?;
     let eq = make_eq(
         &mut control,
@@ -223,7 +223,7 @@ fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxError> {
     Ok(Hca::new(Shared::new(control, gids, found), own))
 }
 
-/// How long the firmware wants to be waited for when it returns pages (Linux `lib/tout.c` `tout_query_dtor`).
+/// Returns how long to wait for the firmware to return pages (Linux `lib/tout.c` `tout_query_dtor`).
 fn read_reclaim_limit(control: &mut Control) -> Result<Duration, MlxError> {
     let mut input = AccessRegIn::new();
     input
@@ -241,7 +241,7 @@ fn read_reclaim_limit(control: &mut Control) -> Result<Duration, MlxError> {
 fn agree_on_issi(control: &mut Control) -> Result<(), MlxError> {
     let supported = match control.exec(&QueryIssiIn::new()) {
         Ok(answer) => answer.supported_issi_dw0(),
-        // Firmware from before there were several.
+        // Old firmware knows only the first interface step sequence.
         Err(error) if error.status() == Some(CmdStatus::BAD_OP) => {
             return Err(MlxError::NoIssi(error));
         }
@@ -297,7 +297,7 @@ fn tell_driver_version(control: &mut Control) -> Result<(), MlxError> {
     Ok(())
 }
 
-/// An event queue that all share.
+/// Creates an event queue that all instances share.
 fn add_eq(
     control: &mut Control,
     wanted: u32,
@@ -326,7 +326,7 @@ fn make_eq(
     })
 }
 
-/// Makes the port ours: MAC, MTU, RoCE.
+/// Configures the port: MAC, MTU, RoCE.
 fn take_port(
     control: &mut Control,
     caps: &Caps,
@@ -345,7 +345,7 @@ fn take_port(
     }
     let mtu = vport::settle_mtu(control, &found, config.port_mtu)?;
     enable_roce(control, caps, config.loopback)?;
-    // A virtual function's port is not its to switch.
+    // A virtual function may not switch its port.
     let switched_on = !ids::is_virtual(device_id) && vport::switch_on(control)?;
     let link_up = vport::link_is_up(control);
     let lost = "the link's state at start; assumed up";
@@ -361,9 +361,9 @@ fn take_port(
     })
 }
 
-/// Tells the e-switch our MAC, which all our addresses have, and looks whether the vport has it.
+/// Tells the e-switch our MAC, which all our addresses have, and checks that the vport has it.
 ///
-/// A list that reads differently is only reported: some firmware may not show a virtual function its own list.
+/// A list that reads back differently is only reported: some firmware may not show a virtual function its own list.
 fn announce(control: &mut Control, caps: &Caps, mac: [u8; 6]) -> Result<(), MlxError> {
     let written = vport::announce(control, &[mac]);
     let lost = "frames from others, where the e-switch knows no other way to this function";
@@ -386,7 +386,7 @@ fn announce(control: &mut Control, caps: &Caps, mac: [u8; 6]) -> Result<(), MlxE
     Ok(())
 }
 
-/// Switches RoCE on, without a word about loopback if the firmware wants none.
+/// Switches RoCE on; leaves the loopback fields out if the firmware does not accept them.
 fn enable_roce(control: &mut Control, caps: &Caps, loopback: bool) -> Result<(), MlxError> {
     let enabled = vport::enable_roce(control, caps, Some(loopback));
     let says_more = caps.general().disable_local_lb_uc() || caps.general().disable_local_lb_mc();

@@ -1,15 +1,15 @@
-//! Capabilities: what the device can do, what we need of it, and what we switch on.
+//! Capabilities: those the device has, those we need, and those we switch on.
 //!
-//! The device describes itself in pages, each readable as a *maximum* (what it could do) and as a *current* value (what
-//! is switched on). A page beyond the general one is asked for only when the general one announces it.
-//! What is settable is set once, before INIT_HCA, by writing back a full copy of the current page with
-//! our changes; afterwards everything is read again, because counts and limits change with it.
+//! The device describes itself in pages, each readable as a *maximum* (what could be switched on) and as a *current*
+//! value (what is switched on). A page beyond the general one is read only if the general one announces it. Settable
+//! capabilities are set once, before INIT_HCA, by writing back a full copy of the current page with our changes.
+//! Afterwards everything is read again, because counts and limits change with it.
 //!
-//! We refuse a device that lacks what nothing can replace (`missing`), naming all of it at once, so that a
-//! person reads one message and not a series of them. What we merely like we take if it is there.
+//! We refuse a device that lacks a capability that nothing can replace (`missing`). The error names all of them at
+//! once, so that a person reads one message and not a series of them. Optional capabilities are used where present.
 //!
-//! [`Caps`] keeps the pages, for whoever wants a field, and gives the numbers the rest of the
-//! driver lives by as [`Limits`], out of their logarithms.
+//! [`Caps`] keeps the pages for access to single fields, and converts the numbers that the rest of the driver needs
+//! from logarithms to [`Limits`].
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -31,19 +31,20 @@ const ATOMIC_HOST_ENDIAN: u32 = 1;
 const ATOMIC_BASIC: u32 = 0b11;
 /// Sizes are a mask of powers of two.
 const ATOMIC_OF_8_BYTES: u32 = 8;
-/// Entries of a WQE's data segment list and such come in 16-byte units.
+/// Bytes of a unit: entries of a WQE's data segment list and the like come in 16-byte units.
 const SEGMENT_BYTES: u32 = 16;
-/// Bytes of a send WQE the hardware builds fast, and rdma-core's bound (kernel `kib:main.c`).
+/// Bytes of a send WQE that the hardware builds fast, which is also rdma-core's bound (kernel `kib:main.c`).
 const SEND_WQE_BYTES: u32 = 512;
-/// Event queues we make: commands, errors, completions of what all instances share, completions of the first one.
+/// Event queues we make: for commands, for errors, for completions of shared queues, and for completions of the first
+/// instance.
 const EVENT_QUEUES: u32 = 4;
-/// log2 of the entries that the last two must have: fewer would overrun at a load that is not high.
+/// log2 of the minimum number of entries of the last two: fewer would overrun at a moderate load.
 const LOG_EQ_ENTRIES: u32 = 10;
-/// log2 of the entries that the largest queues of our own must have, which are QP1's: its completion queue, and the
+/// log2 of the minimum number of entries of our own largest queues, which are QP1's: its completion queue, and the
 /// longer one of its rings.
 pub(crate) const LEAST_LOG_CQ_ENTRIES: u32 = 10;
 pub(crate) const LEAST_LOG_QP_ENTRIES: u32 = 9;
-/// log2 of the smallest page of a key that works, whatever the device says.
+/// log2 of the smallest page of a key that works, whatever the device reports.
 const SMALLEST_MKEY_PAGE: u32 = 12;
 /// Control segment and remote address segment of an RC send WQE.
 const SEND_WQE_HEADERS: u32 = 32;
@@ -51,15 +52,15 @@ const SEND_WQE_HEADERS: u32 = 32;
 /// One capability page, as maximum and as current value.
 #[derive(Clone, Debug)]
 pub struct Page<T> {
-    /// What could be switched on.
+    /// The capabilities that could be switched on.
     pub max: T,
-    /// What is.
+    /// The capabilities that are switched on.
     pub current: T,
-    /// The whole current page; the structure is its beginning.
+    /// The whole current page; it begins with the structure.
     image: Vec<u8>,
 }
 
-/// What the device says of itself.
+/// The device's capabilities.
 #[derive(Clone, Debug)]
 pub struct Caps {
     general: Page<CmdHcaCap>,
@@ -69,7 +70,7 @@ pub struct Caps {
     limits: Limits,
 }
 
-/// The numbers the driver lives by, as numbers of things.
+/// The device's limits, converted from logarithms to numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Queue pairs.
@@ -102,7 +103,7 @@ pub struct Limits {
     pub pds: u32,
     /// RDMA Reads and atomics a queue pair can have outstanding as target.
     pub reads_in: u32,
-    /// ... and as originator.
+    /// RDMA Reads and atomics a queue pair can have outstanding as originator.
     pub reads_out: u32,
     /// Bytes of a message.
     pub message_bytes: u64,
@@ -110,7 +111,7 @@ pub struct Limits {
     pub gids: u32,
     /// log2 of the largest page an mkey's translation entries may have.
     pub log_max_mkey_page: u32,
-    /// log2 of the smallest.
+    /// log2 of the smallest page an mkey's translation entries may have.
     pub log_min_mkey_page: u32,
     /// log2 of the smallest page in the page lists of queues.
     pub log_queue_page: u32,
@@ -121,42 +122,42 @@ pub struct Limits {
 }
 
 impl Caps {
-    /// The general page.
+    /// Returns the general page.
     pub fn general(&self) -> &CmdHcaCap {
         &self.general.current
     }
 
-    /// The second general page, if there is one.
+    /// Returns the second general page, if there is one.
     pub fn general_2(&self) -> Option<&CmdHcaCap2> {
         self.general_2.as_ref()
     }
 
-    /// The RoCE page.
+    /// Returns the RoCE page.
     pub fn roce(&self) -> Option<&RoceCap> {
         self.roce.as_ref().map(|page| &page.current)
     }
 
-    /// The atomic page.
+    /// Returns the atomic page.
     pub fn atomic(&self) -> Option<&AtomicCaps> {
         self.atomic.as_ref().map(|page| &page.current)
     }
 
-    /// Which port address table commands name: only functions with several have to.
+    /// Returns the port for address table commands, which is needed only on functions with several ports.
     pub(crate) fn port_number(&self) -> Option<u32> {
         (self.general().num_vhca_ports() > 0).then_some(1)
     }
 
-    /// Its limits.
+    /// Returns the limits.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// CQEs name queues by the user index given at their creation (1) or by number (0).
+    /// Returns the CQE version. CQEs name queues by the user index given at their creation (1) or by number (0).
     pub fn cqe_version(&self) -> u32 {
         self.general().cqe_version()
     }
 
-    /// The UDP source port of RoCE v2 packets is ours to choose, and from where on.
+    /// Returns the first UDP source port that we may choose for RoCE v2 packets; `None` if we may not choose it.
     pub fn udp_source_port(&self) -> Option<u16> {
         let roce = self.roce()?;
         // The field has 16 bits.
@@ -164,14 +165,15 @@ impl Caps {
             .then(|| u16::try_from(roce.r_roce_min_src_udp_port()).unwrap_or(0xc000))
     }
 
-    /// Results of 8-byte atomics arrive in the host's byte order.
+    /// Returns true if results of 8-byte atomics arrive in the host's byte order.
     pub fn atomics_in_host_order(&self) -> bool {
         self.atomic()
             .is_some_and(|atomic| atomic.atomic_req_8B_endianness_mode() == ATOMIC_HOST_ENDIAN)
     }
 
-    /// Compare-and-swap and fetch-and-add of 8 bytes, with results in the host's order: as Linux wants them before it
-    /// says that there are any (`get_atomic_caps`, drivers/infiniband/hw/mlx5/main.c).
+    /// Returns true if the device has compare-and-swap and fetch-and-add of 8 bytes, with results in the host's byte
+    /// order. Linux has the same condition for reporting atomics (`get_atomic_caps`,
+    /// drivers/infiniband/hw/mlx5/main.c).
     pub fn atomics(&self) -> bool {
         self.atomics_in_host_order()
             && self.atomic().is_some_and(|atomic| {
@@ -180,7 +182,7 @@ impl Caps {
             })
     }
 
-    /// Memory windows of type 2 and invalidation of keys.
+    /// Returns true if the device has memory windows of type 2 and invalidation of keys.
     pub fn memory_windows(&self) -> bool {
         self.general().imaicl()
     }
@@ -224,7 +226,7 @@ impl Caps {
     /// Switches on what we use, and returns the general page as it was set.
     ///
     /// # Errors
-    /// The device refused what cannot stay as it is, or answers no more.
+    /// The device refused to change an essential capability, or does not answer.
     pub(crate) fn set(
         &self,
         control: &mut Control,
@@ -248,7 +250,7 @@ impl Caps {
         control
             .queue
             .check_signatures(wanted.cmdif_checksum() == CHECKSUM_ON);
-        // mlx5_core writes this page zeroed but for the mode, and that is what firmware has seen.
+        // mlx5_core writes this page zeroed except for the mode, so firmware is known to accept that.
         if let Some(atomic) = &self.atomic
             && atomic.max.supported_atomic_req_8B_endianness_mode_1()
             && atomic.current.atomic_req_8B_endianness_mode() != ATOMIC_HOST_ENDIAN
@@ -266,7 +268,7 @@ impl Caps {
         let late;
         let roce = match &self.roce {
             Some(page) => Some(page),
-            // It was switched on a moment ago.
+            // RoCE was switched on just before.
             None if wanted.roce() => {
                 late = query_page::<RoceCap>(control, CapType::ROCE)?;
                 Some(&late)
@@ -285,7 +287,7 @@ impl Caps {
         Ok(wanted)
     }
 
-    /// Whether the general page as it is has all of `wanted` that we rely on.
+    /// Returns whether the general page already has all of `wanted` that we rely on.
     fn serves(&self, wanted: &CmdHcaCap) -> bool {
         let is = self.general();
         (is.log_uar_page_sz(), is.cmdif_checksum(), is.roce())
@@ -296,11 +298,11 @@ impl Caps {
             )
     }
 
-    /// Whether the device is what it was told to be, in what we rely on. What we take as it comes (limits, keys by
-    /// name) is only mentioned.
+    /// Checks that the device has kept the settings that we rely on. Optional ones (limits, keys by name) are only
+    /// logged.
     ///
     /// # Errors
-    /// What it did not keep, all of it.
+    /// All settings that it did not keep.
     pub(crate) fn check_kept(&self, told: &CmdHcaCap) -> Result<(), MlxError> {
         let kept = self.general();
         let differing = |fields: &[(&'static str, u32, u32)]| -> Vec<NotKept> {
@@ -321,13 +323,13 @@ impl Caps {
             tracing::warn!("SET_HCA_CAP was not kept: {field}");
         }
         let broken = differing(&[
-            // Doorbells would land in another page.
+            // Otherwise doorbells would be written to another page.
             (
                 "log_uar_page_sz",
                 told.log_uar_page_sz(),
                 kept.log_uar_page_sz(),
             ),
-            // Answers would be unsigned, or commands refused.
+            // Otherwise answers would be unsigned, or commands refused.
             (
                 "cmdif_checksum",
                 told.cmdif_checksum(),
@@ -342,10 +344,10 @@ impl Caps {
         }
     }
 
-    /// All we cannot do without.
+    /// Checks all capabilities we cannot do without.
     ///
     /// # Errors
-    /// What is missing, all of it.
+    /// The missing capabilities, all of them.
     pub(crate) fn check(&self) -> Result<(), MlxError> {
         match missing(&self.general, self.roce()) {
             lacks if lacks.is_empty() => Ok(()),
@@ -354,8 +356,8 @@ impl Caps {
     }
 }
 
-/// What a device lacks of what we need. A RoCE page that cannot be read yet (RoCE is to be switched on) is
-/// looked at the next time.
+/// Returns the capabilities we need and the device lacks. A RoCE page that cannot be read yet (RoCE is to be switched
+/// on) is checked the next time.
 fn missing(general: &Page<CmdHcaCap>, roce: Option<&RoceCap>) -> Vec<MissingCapability> {
     let mut lacks = Vec::new();
     let mut need = |holds: bool, name: &'static str, need: &str, have: String| {
@@ -461,7 +463,7 @@ fn missing(general: &Page<CmdHcaCap>, roce: Option<&RoceCap>) -> Vec<MissingCapa
     lacks
 }
 
-/// The general page we want: the current one, and of what the device offers the things we use.
+/// Returns the general page we want: the current one, with the offered capabilities that we use.
 fn wanted_general(general: &Page<CmdHcaCap>, config: &HcaConfig) -> CmdHcaCap {
     let mut wanted = general.current.clone();
     let checksum = if config.command_checksums && general.max.cmdif_checksum() == CHECKSUM_ON {
@@ -470,7 +472,7 @@ fn wanted_general(general: &Page<CmdHcaCap>, config: &HcaConfig) -> CmdHcaCap {
         CHECKSUM_OFF
     };
     wanted.set_cmdif_checksum(checksum);
-    // UAR pages are 4 KiB to us whatever the host's page size is: BARs are mapped by the byte.
+    // UAR pages are 4 KiB for us whatever the host's page size is: BARs are mapped by the byte.
     wanted.set_log_uar_page_sz(0);
     wanted.set_mkey_by_name(general.max.mkey_by_name());
     if general.max.roce_rw_supported() {
@@ -516,7 +518,7 @@ fn set_page(
     control.exec(&input).map(|_| ())
 }
 
-/// The structure at the beginning of a page.
+/// Returns the structure at the beginning of a page.
 fn beginning<T: FromBytes>(page: &[u8]) -> T {
     // PANIC: the structures have 0x100 bytes, a page 0x1000.
     match T::read_from_prefix(page) {
@@ -528,7 +530,7 @@ fn beginning<T: FromBytes>(page: &[u8]) -> T {
 impl Limits {
     fn new(general: &CmdHcaCap, general_2: Option<&CmdHcaCap2>, roce: Option<&RoceCap>) -> Self {
         let send_wqe_bytes = general.max_wqe_sz_sq().min(SEND_WQE_BYTES);
-        // Without the second page, what every ConnectX does: 5 bits of page size (PRM "mkey context").
+        // Without the second page, the value of every ConnectX: 5 bits of page size (PRM "mkey context").
         let log_max_mkey_page = match general_2.map(CmdHcaCap2::max_mkey_log_entity_size_mtt) {
             None | Some(0) => 31,
             Some(log) => log,
@@ -573,7 +575,7 @@ impl Limits {
     }
 }
 
-/// 2^log, as far as 32 bits go.
+/// Returns 2^log, limited to 32 bits.
 fn two_to(log: u32) -> u32 {
     1u32.checked_shl(log).unwrap_or(u32::MAX)
 }

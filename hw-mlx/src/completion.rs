@@ -1,9 +1,9 @@
-//! Completions, and what the device's error codes mean.
+//! Completions, and the meanings of the device's error codes.
 //!
-//! An error CQE carries a *syndrome* (PRM "Completion With Error Syndromes"; the values are the verbs
-//! statuses in another order) and a *vendor syndrome* that refines it. A program wants a [`Status`]; a person wants to
-//! know what to look at. Each is one table in this file, and both spell out every byte, so that a code nobody has met
-//! is a row somebody chose and not an accident.
+//! An error CQE carries a *syndrome* (PRM "Completion With Error Syndromes"; the values are the verbs statuses in
+//! another order) and a *vendor syndrome* that refines it. A program needs a [`Status`]; a person needs a hint where
+//! to look. Each is one table in this file, and both list every byte, so that the meaning of an unknown code is
+//! chosen on purpose.
 
 use rdma_types::Detail;
 
@@ -15,7 +15,7 @@ pub mod syndrome {
     pub const LOCAL_QP_OPERATION: u8 = 0x02;
     /// A local key, its range or its rights did not allow the access.
     pub const LOCAL_PROTECTION: u8 = 0x04;
-    /// Given back unexecuted because the queue pair is in the error state.
+    /// Returned unexecuted because the queue pair is in the error state.
     pub const FLUSHED: u8 = 0x05;
     /// A memory window bind failed.
     pub const WINDOW_BIND: u8 = 0x06;
@@ -29,15 +29,15 @@ pub mod syndrome {
     pub const REMOTE_ACCESS: u8 = 0x13;
     /// The peer could not finish the operation.
     pub const REMOTE_OPERATION: u8 = 0x14;
-    /// No acknowledgement came, as often as was allowed.
+    /// No acknowledgement came within the allowed retries.
     pub const TRANSPORT_RETRY_EXCEEDED: u8 = 0x15;
-    /// The peer had no receive buffer, as often as was allowed.
+    /// The peer had no receive buffer within the allowed retries.
     pub const RNR_RETRY_EXCEEDED: u8 = 0x16;
     /// The peer gave the operation up.
     pub const REMOTE_ABORTED: u8 = 0x22;
 }
 
-/// How a request or a receive ended, in the names of the PRM.
+/// Result of a request or a receive, in the names of the PRM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Status {
     /// Done.
@@ -52,7 +52,7 @@ pub enum Status {
     Flushed,
     /// A memory window was not bound.
     WindowBind,
-    /// The peer's answer made no sense.
+    /// The peer's response was invalid.
     BadResponse,
     /// A request of the peer reached memory that a local key does not allow.
     LocalAccess,
@@ -101,26 +101,26 @@ impl Status {
 pub struct Completion {
     /// The cookie given at the post, unchanged.
     pub cookie: u64,
-    /// How it ended.
+    /// Status.
     pub status: Status,
     /// Bytes transferred; meaningless unless `status` is success.
     pub transferred: u64,
-    /// True for what the send queue did; false for receives.
+    /// True for requests of the send queue; false for receives.
     pub request: bool,
-    /// A bind of a memory window.
+    /// True for a bind of a memory window.
     pub bind: bool,
-    /// A request of the queue pair's own ([`Qp::post_own`](crate::qp::Qp::post_own)).
+    /// True for a request of the queue pair's own ([`Qp::post_own`](crate::qp::Qp::post_own)).
     pub own: bool,
     /// [`RequestFlags::unsignalled`](rdma_types::RequestFlags::unsignalled), as given at the post.
     pub unsignalled: bool,
     /// Receives: the peer's Send carried the solicited bit.
     pub solicited: bool,
-    /// The device's codes of a failure, or what came with a message.
+    /// The device's error codes, or the data that came with a message.
     pub detail: Detail,
 }
 
 impl Completion {
-    /// A request or receive that was cut off, of which the device says nothing any more.
+    /// Returns the completion of a request or receive that was cut off and that the device will not report.
     #[must_use]
     pub(crate) const fn flushed(cookie: u64, request: bool, unsignalled: bool) -> Self {
         Self {
@@ -137,7 +137,7 @@ impl Completion {
     }
 }
 
-/// What a person should know about an error CQE, and where to look first.
+/// Explains an error CQE to a person, and says where to look first.
 ///
 /// The vendor syndrome has no public list; the pairs that public reports explain have their own row.
 #[must_use]

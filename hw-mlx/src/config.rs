@@ -1,4 +1,4 @@
-//! [`HcaConfig`]: what whoever opens a function may choose.
+//! [`HcaConfig`]: settings for opening a function.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use rdma_types::Address;
 /// How to open a function. Start from [`HcaConfig::new`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HcaConfig {
-    /// Addresses besides the link-local one that is made of the MAC. That one is always there, at index 0; it is named
-    /// here only to put it into a VLAN.
+    /// Addresses besides the link-local one that is made of the MAC. The link-local one is always there, at index 0;
+    /// list it here only to put it into a VLAN.
     pub addresses: Vec<Address>,
     /// MAC addresses of peers. Nothing that is received from the network changes them.
     pub neighbours: Vec<(IpAddr, [u8; 6])>,
-    /// How long a command may take.
+    /// Time limit of a command.
     pub command_timeout: Duration,
-    /// How long the firmware may boot.
+    /// Time limit for the firmware to boot.
     pub initializing_timeout: Duration,
     /// Have the device check the signatures of commands, and check those of its answers (`cmdif_checksum`). Signatures
     /// are always written.
@@ -26,19 +26,19 @@ pub struct HcaConfig {
     /// The port's MTU in bytes as IP counts it; `None` leaves it as it is. RoCE uses 4096-byte packets from
     /// 4192 on.
     pub port_mtu: Option<u16>,
-    /// Whether queue pairs of this function can reach each other.
+    /// True if queue pairs of this function can reach each other.
     pub loopback: bool,
-    /// log2 of the queue pairs to ask for; `None` leaves what the device has. More queue pairs take more firmware
+    /// log2 of the queue pairs to ask for; `None` keeps the device's setting. More queue pairs take more firmware
     /// pages.
     pub log_max_qp: Option<u32>,
     /// Pages (4 KiB) the firmware may hold at once; `None` is 4 GiB. If they are too few for bring-up the adapter does
     /// not open; later requests for more are refused.
     pub firmware_pages: Option<usize>,
-    /// Identity of the driver instance, for devices that want one (`sw_owner_id`); `None` draws one.
+    /// Identity of the driver instance, for devices that ask for one (`sw_owner_id`); `None` draws one.
     pub owner_id: Option<[u8; 16]>,
-    /// Interrupt vectors for completions, which instances take in turn; one more is for the events of the function.
-    /// With as many vectors as instances, no instance is woken by the completions of another. Each costs an eventfd and
-    /// an interrupt of the machine. If the device or the machine has fewer, instances share them. 0 is taken for 1.
+    /// Interrupt vectors for completions, assigned to instances in turn; one more is for the events of the function.
+    /// With as many vectors as instances, no instance is woken by the completions of another. Each costs an eventfd
+    /// and an interrupt of the machine. If the device or the machine has fewer, instances share them. 0 means 1.
     pub completion_vectors: u16,
     /// Seed of all random numbers (identifiers, packet sequence numbers, a MAC). `None` draws the seed. Give one for
     /// runs that have to be repeatable.

@@ -1,29 +1,28 @@
-//! One command at a time, from the caller's view; everything at once, from the device's.
+//! Command execution: one command at a time for the caller, everything at once for the device.
 //!
-//! A caller that waits for an answer must not stop listening: the firmware may hold the command until
-//! it gets pages, and asks for them by event. So waiting *is* serving: drain the event queues, hand
-//! finished commands to their tickets, answer page requests on the reserved slot, look at the
-//! device's health, sleep until the next interrupt or the next of these deadlines, and again.
+//! A caller that waits for an answer must also handle events: the firmware may hold the command until it gets pages,
+//! and asks for them by event. So waiting *is* serving: drain the event queues, hand finished commands to their
+//! tickets, answer page requests on the reserved slot, check the device's health, sleep until the next interrupt or
+//! the next of these deadlines, and repeat.
 //!
-//! Before the command event queue exists, and after it is gone, the ownership bits are polled
-//! instead. The polled way stays available: before a command is given up, its entry is looked at
-//! once more, because an interrupt may get lost and the answer may be there.
+//! Before the command event queue exists, and after it is gone, the ownership bits are polled instead. Polling also
+//! remains as a fallback: before a command is given up, its entry is checked once more, because an interrupt may have
+//! been lost and the answer may be there.
 //!
 //! Every wait is bounded by the command's time limit on the function's clock.
 //!
-//! Several instances may wait at once, each in a thread of its own, and none holds what they share while it sleeps: an
-//! [`Exchange`] is a command on its way, [`Control::advance`] takes it as far as it goes, and its owner sleeps where
-//! nothing goes on. Whoever is awake serves for all, and wakes those whose answers or events it took in
-//! ([`Listeners::wake`]).
+//! Several instances may wait at once, each in a thread of its own, and none holds the shared lock while it sleeps.
+//! An [`Exchange`] is a command on its way; [`Control::advance`] takes it as far as it goes without waiting, and its
+//! owner sleeps where there is no progress. An awake instance handles events for all, and wakes the instances whose
+//! answers or events it took in ([`Listeners::wake`]).
 //!
-//! Commands that end the device's use of memory ([`ends_access`]) are answered, or the device ends: if one is not,
-//! nobody knows what the device reaches, and nobody would ever hear of it. Then bus mastering is switched off, and it
-//! is dead. A device that *refuses* such a command is as it was, and whoever asked goes on from there.
+//! Commands that end the device's use of memory ([`ends_access`]) must be answered. If one is not, the memory that
+//! the device still reaches is unknown, and no later event would tell it. Then bus mastering is switched off, and the
+//! device is dead. If the device *refuses* such a command, nothing has changed, and the caller goes on from there.
 //!
-//! When the device dies, bus mastering is switched off first: that is what makes its memory ours
-//! again. From then on commands fail without being sent, except those that destroy: they succeed,
-//! so that whoever owns objects can unwind (mlx5_core does the same, `cmd.c`
-//! `mlx5_internal_err_ret_value`).
+//! When the device dies, bus mastering is switched off first: from that moment its memory is ours again. Commands
+//! then fail without being sent, except those that destroy: they succeed, so that the owners of objects can unwind
+//! (mlx5_core does the same, `cmd.c` `mlx5_internal_err_ret_value`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,22 +41,22 @@ use crate::pages::Pages;
 use crate::report::Loss;
 use mlx_prm::{Command, InitSegment, NopIn, NopOut, Opcode};
 
-/// First pause between two looks at an ownership bit, and the longest.
+/// First and longest pause between two reads of an ownership bit.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
-/// How long a device whose life is in doubt has to answer a command that does nothing.
+/// Time that a device whose life is in doubt has to answer a command that does nothing.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
 
-/// A device that looks dead and has been asked.
+/// A probe of a device that looks dead.
 pub(crate) struct Doubt {
-    /// The command; `None` if there was no slot for it.
+    /// The command; `None` if there was no free slot.
     ticket: Option<Ticket>,
-    /// When it is dead.
+    /// Time at which the device counts as dead.
     until: Instant,
 }
 
-/// Who can give commands: a function alone, and an instance of one.
+/// A sender of commands: a function during bring-up, or an instance of one.
 pub(crate) trait Commands {
     /// Sends a whole message and waits for the answer, `out_bytes` of it.
     fn exec_message(
@@ -77,7 +76,7 @@ pub(crate) trait Commands {
         self.exec_reading(input, tail, 0).map(|(output, _)| output)
     }
 
-    /// Executes a command with `tail`, and returns `extra_out_bytes` of what follows the output's fixed part, too.
+    /// Executes a command with `tail`, and also returns `extra_out_bytes` that follow the output's fixed part.
     fn exec_reading<C: Command>(
         &mut self,
         input: &C,
@@ -95,7 +94,7 @@ pub(crate) trait Commands {
     }
 }
 
-/// Waits for a command inside a span of the log, which says what came of it.
+/// Waits for a command inside a span of the log, which reports the result.
 pub(crate) fn in_span<T>(
     function: &str,
     instance: Option<usize>,
@@ -119,15 +118,15 @@ pub(crate) fn in_span<T>(
     answer
 }
 
-/// A command on its way from question to answer.
+/// A command on its way from input to answer.
 pub(crate) struct Exchange<'a> {
     class: SlotClass,
     input: &'a [u8],
     out_bytes: usize,
     begun: Instant,
-    /// When what is waited for now has to be there: a slot, then the answer.
+    /// Deadline of the current wait: for a slot, then for the answer.
     limit: Instant,
-    /// When all commands of its owner together have to be done, if they have one limit.
+    /// Deadline of all commands of the owner together, if they have one limit.
     over_at: Option<Instant>,
     ticket: Option<Ticket>,
     /// The instance that waits for the answer, by number.
@@ -150,7 +149,7 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// Of a command that was posted before.
+    /// Makes an exchange for a command that was posted before.
     pub(crate) fn posted(ticket: Ticket, out_bytes: usize) -> Self {
         Self {
             ticket: Some(ticket),
@@ -158,7 +157,7 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// Of an instance.
+    /// Sets the instance that owns the exchange.
     pub(crate) const fn by(self, owner: usize) -> Self {
         Self {
             owner: Some(owner),
@@ -171,7 +170,7 @@ impl<'a> Exchange<'a> {
             .map_or_else(|| opcode_of(self.input), |ticket| ticket.opcode())
     }
 
-    /// Its owner waits no longer.
+    /// Ends the exchange because its owner no longer waits.
     pub(crate) fn leave(&mut self, control: &mut Control) {
         if let Some(ticket) = self.ticket.take() {
             let now = control.now();
@@ -179,70 +178,70 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// How long its owner may sleep when nothing goes on.
+    /// Returns until when the owner may sleep if there is no progress.
     pub(crate) const fn until(&self) -> Instant {
         self.limit
     }
 }
 
-/// The firmware's side of a function: commands, events, pages and health.
+/// The firmware side of a function: commands, events, pages and health.
 pub(crate) struct Control {
     pub(crate) function: Function,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) arena: DmaArena,
     pub(crate) registers: Block<InitSegment>,
-    /// The device's vectors, then what the system has to say of it.
+    /// The device's vectors, then the system's notices about the function.
     pub(crate) interrupts: Vec<Interrupt>,
-    /// How many of them are the device's.
+    /// Number of the device's vectors.
     pub(crate) vectors: usize,
     pub(crate) queue: CommandQueue,
     pub(crate) pages: Pages,
     pub(crate) health: Health,
-    /// Its instances.
+    /// The instances.
     pub(crate) listeners: Listeners,
-    /// Completion queues that report to the shared event queues and have something to say.
+    /// Completion queues named by events of the shared event queues.
     pub(crate) completions: Completions,
     pub(crate) objects: Objects,
-    /// Event queues that all share, the one that carries command completions first.
+    /// Event queues that all instances share, the one that carries command completions first.
     pub(crate) eqs: Vec<Eq>,
-    /// What instances that are gone have left to those to come.
+    /// Parts of ended instances, for later ones.
     pub(crate) spare: Vec<Parts>,
-    /// Rings the device may still write although nobody reads them any more.
+    /// Rings that the device may still write although they are no longer read.
     pub(crate) orphaned_rings: Vec<Ring>,
-    /// Answers come by event.
+    /// True if answers come by event.
     pub(crate) event_mode: bool,
-    /// The last instance is gone or going: there will be no other.
+    /// True if the last instance has ended or is ending: no other can be made.
     pub(crate) closed: bool,
-    /// The system has said that it wants the function back.
+    /// True if the system has said that it wants the function back.
     pub(crate) requested: bool,
-    /// The link is up, as far as we have been told.
+    /// True if the link is up, as far as events have told.
     pub(crate) link_up: bool,
-    /// Somebody found no command slot, and waits for one.
+    /// True if an instance waits for a command slot.
     pub(crate) wanting: bool,
-    /// The health counter is expected to move.
+    /// True if the health counter is expected to move.
     pub(crate) watch_health: bool,
-    /// The counters of our queue pairs, where the device has such.
+    /// Counter set of our queue pairs, if the device has counter sets.
     pub(crate) counter_set: Option<u32>,
-    /// What bring-up found refused that a function can do without.
+    /// Optional features that the firmware refused during bring-up.
     pub(crate) losses: Vec<Loss>,
-    /// A command whose answer says whether a device in doubt is alive.
+    /// A command whose answer shows whether a device in doubt is alive.
     pub(crate) doubt: Option<Doubt>,
-    /// The function is that of the adapter's own processor, which commands about it have to say.
+    /// True if the function is that of the adapter's own processor, which commands about it have to state.
     pub(crate) embedded_cpu: bool,
-    /// How long the firmware may return no page while it holds some.
+    /// Time without a returned page after which the firmware is given up while it holds some.
     pub(crate) reclaim_limit: Duration,
     pub(crate) timeout: Duration,
-    /// When all commands together have to be done, if they have one limit ([`Control::one_limit`]).
+    /// Deadline of all commands together, if they have one limit ([`Control::one_limit`]).
     pub(crate) over_at: Option<Instant>,
-    /// The device may still reach memory.
+    /// True while the device may reach memory.
     pub(crate) bus_master: bool,
-    /// We have stopped it: its queue pairs are still there, and the function is to be reset in the end. Not before, for
-    /// what is posted to its queues until then would reach a function that is just coming up.
+    /// True if we have stopped the device. Its queue pairs still exist, and the function is reset in the end. It is
+    /// not reset earlier: doorbells of requests posted until then would reach a function that is just coming up.
     pub(crate) stopped: bool,
 }
 
 impl Commands for Control {
-    /// For bring-up and teardown, when there is nobody else.
+    /// Used in bring-up and teardown, when there is no instance.
     fn exec_message(
         &mut self,
         class: SlotClass,
@@ -282,7 +281,7 @@ impl Control {
         }
     }
 
-    /// The function does without something. A command that is refused again is told once.
+    /// Records that the function does without a feature. A repeated refusal is logged once.
     pub(crate) fn lose(&mut self, lost: &'static str, why: String) {
         let loss = Loss { why, lost };
         if self.losses.contains(&loss) {
@@ -312,7 +311,8 @@ impl Control {
         }
     }
 
-    /// Takes a command as far as it goes now. `None`: nothing goes on; its owner may sleep until [`Exchange::until`].
+    /// Takes a command as far as it goes without waiting. `None`: no progress; its owner may sleep until
+    /// [`Exchange::until`].
     pub(crate) fn advance(
         &mut self,
         exchange: &mut Exchange<'_>,
@@ -353,7 +353,7 @@ impl Control {
         })
     }
 
-    /// Posts a command, once there is a slot for it. `None`: there is none yet.
+    /// Posts a command if there is a slot for it; else returns `None`.
     pub(crate) fn post(&mut self, exchange: &mut Exchange<'_>) -> Option<Result<Ticket, CmdError>> {
         let opcode = exchange.opcode();
         loop {
@@ -389,18 +389,18 @@ impl Control {
         }
     }
 
-    /// While on, all commands together have the time that one has otherwise; when it is over, the device is stopped.
+    /// While on, all commands together have the time limit of one. When it expires, the device is stopped.
     pub(crate) fn one_limit(&mut self, on: bool) {
         let at = self.one_limit_from_now();
         self.over_at = on.then(|| self.over_at.unwrap_or(at));
     }
 
-    /// When commands of which all together have the time of one have to be done.
+    /// Returns the deadline for commands that together have the time limit of one.
     pub(crate) fn one_limit_from_now(&self) -> Instant {
         self.now() + self.timeout
     }
 
-    /// Stops the device if the time all commands have together is over.
+    /// Stops the device if the time limit of all commands together has expired.
     fn is_over(&mut self, over_at: Option<Instant>) -> bool {
         let over = over_at.is_some_and(|at| self.now() >= at);
         if over {
@@ -411,14 +411,14 @@ impl Control {
         over
     }
 
-    /// When a command that is begun now has to be answered.
+    /// Returns the deadline for the answer of a command that begins now.
     fn limit(&self, over_at: Option<Instant>) -> Instant {
         let one = self.now() + self.timeout;
         over_at.map_or(one, |over| over.min(one))
     }
 
-    /// The answer to a posted command, if it is there. A command the device died over is answered
-    /// with that.
+    /// Returns the answer to a posted command, if it is there. If the device died meanwhile, the answer is that
+    /// error.
     pub(crate) fn answer(
         &mut self,
         ticket: Ticket,
@@ -441,7 +441,7 @@ impl Control {
         )
     }
 
-    /// The answer of a command whose time is over: it may be there all the same, its interrupt lost.
+    /// Returns the answer of a command whose time is over: it may be there all the same, its interrupt lost.
     fn give_up(&mut self, ticket: Ticket, out_bytes: usize) -> Result<Vec<u8>, CmdError> {
         self.queue.harvest_all();
         self.listeners.answered(u32::MAX);
@@ -465,12 +465,12 @@ impl Control {
         })
     }
 
-    /// Sleeps once for a command, when there is nobody else.
+    /// Sleeps once for a command, when there is no instance.
     fn rest(&mut self, exchange: &mut Exchange<'_>) {
         if self.event_mode {
             self.sleep(exchange.limit);
         } else {
-            // Somebody polls: the sensors that say "this answer will not come" are worth reading too.
+            // The caller polls: the sensors that show that no answer will come are read too.
             self.look_after_health(true);
             let until = exchange.limit.min(self.now() + exchange.pause);
             self.clock.wait(&[], until);
@@ -479,7 +479,7 @@ impl Control {
         self.look_after_health(false);
     }
 
-    /// Sleeps until an interrupt, the deadline, or the next look at the device's health.
+    /// Sleeps until an interrupt, the deadline, or the next health check.
     pub(crate) fn sleep(&mut self, deadline: Instant) {
         let until = deadline.min(self.health.next_poll());
         if self.clock.wait(&self.interrupts, until) {
@@ -493,7 +493,7 @@ impl Control {
         }
     }
 
-    /// Acts on what the system says of the function.
+    /// Acts on the system's notices about the function.
     pub(crate) fn hear(&mut self) {
         match self.health.hear() {
             Some(Heard::Death) => self.mark_dead(),
@@ -502,7 +502,7 @@ impl Control {
                     function = self.function.name(),
                     "the system wants the function back"
                 );
-                // It is said once; an eventfd signalled again would only keep waits from sleeping.
+                // Each notice is given once; an eventfd that is signalled again would only keep waits from sleeping.
                 self.interrupts.truncate(self.vectors);
                 self.interrupts.extend(self.health.notices().cloned());
                 self.requested = true;
@@ -512,7 +512,7 @@ impl Control {
         }
     }
 
-    /// Polls the device's health if that is due, or in any case the sensors without history.
+    /// Polls the device's health if that is due; if `now`, reads the sensors without history in any case.
     pub(crate) fn look_after_health(&mut self, now: bool) {
         let verdict = if now {
             if self.health.check() {
@@ -537,14 +537,14 @@ impl Control {
         }
     }
 
-    /// Sends a command that does nothing; [`Control::settle_doubt`] sees what becomes of it. Waits for nothing: whoever
-    /// notices may be waiting for something else.
+    /// Sends a command that does nothing; [`Control::settle_doubt`] evaluates the result. Does not wait, since the
+    /// caller may be waiting for something else.
     fn ask_for_a_sign_of_life(&mut self) {
         if self.doubt.is_some() {
             return self.settle_doubt();
         }
         let now = self.now();
-        // Without a free slot there are commands enough whose answers would be a sign of life.
+        // Without a free slot, the pending commands' answers are signs of life themselves.
         let ticket = self
             .queue
             .submit(
@@ -578,7 +578,7 @@ impl Control {
         }
     }
 
-    /// The device is dead: nothing it does may reach memory any more.
+    /// Marks the device as dead and keeps it from reaching memory.
     fn mark_dead(&mut self) {
         let Some(cause) = self.health.dead() else {
             return;
@@ -588,7 +588,7 @@ impl Control {
         self.tell(AsyncEvent::DeviceDead { cause });
     }
 
-    /// Ends the device's use of memory, whatever it says: it is dead from now on.
+    /// Ends the device's use of memory, even if it does not answer; it is dead from now on.
     pub(crate) fn stop(&mut self, cause: DeadCause) {
         let died_before = self.health.dead().is_some();
         self.stopped = true;
@@ -605,7 +605,7 @@ impl Control {
         }
     }
 
-    /// Bus mastering off and a reset: its queue pairs answer nobody any more.
+    /// Switches bus mastering off and resets the function: its queue pairs stop answering.
     fn cut_off(&mut self) {
         match self.function.stop() {
             Ok(()) => self.bus_master = false,
@@ -615,7 +615,7 @@ impl Control {
         }
     }
 
-    /// Switches bus mastering off. A function that is gone cannot be told, and cannot reach memory either.
+    /// Switches bus mastering off. A function that is gone cannot be written to, and cannot reach memory either.
     pub(crate) fn stop_dma(&mut self) {
         match self.function.set_bus_master(false) {
             Ok(()) => self.bus_master = false,
@@ -625,9 +625,9 @@ impl Control {
         }
     }
 
-    /// Drains the event queues (or looks at the command entries, where there are none) and answers
-    /// page requests. True if there was anything. Wakes those it concerns; what all share concerns `here` alone, an
-    /// instance that looks at it next, or, where there is none because a command is waited for, all.
+    /// Drains the event queues (or checks the command entries, where there are none) and answers page requests.
+    /// Returns true if there was anything. Wakes the instances concerned. For events of shared queues that is `here`
+    /// alone, an instance that handles them next; without one, because a command is waited for, all instances.
     pub(crate) fn serve(&mut self, here: Option<usize>) -> bool {
         if self.health.dead().is_some() {
             return false;
@@ -635,7 +635,7 @@ impl Control {
         let (mut handled, mut for_all) = (false, false);
         if self.event_mode {
             for eq in &mut self.eqs {
-                // A ring holds no more; a device that writes on while we read waits for the next turn.
+                // A ring holds no more; entries that the device writes meanwhile wait for the next turn.
                 for _ in 0..eq.entries() {
                     let Some(eqe) = eq.poll() else { break };
                     handled = true;
@@ -645,7 +645,7 @@ impl Control {
                             self.listeners.answered(vector);
                         }
                         Meaning::Pages(request) => self.pages.request(request),
-                        // A queue that all share: whoever looks first takes it.
+                        // A shared queue: the first instance to look takes it.
                         Meaning::Completion(cqn) => {
                             let kept = self.completions.note(cqn);
                             if let Some(inbox) = here.and_then(|here| self.listeners.inbox(here)) {
@@ -700,21 +700,21 @@ impl Control {
         handled
     }
 
-    /// Wakes who waits for a command slot.
+    /// Wakes the instances that wait for a command slot.
     fn slot_is_free(&mut self) {
         if core::mem::take(&mut self.wanting) {
             self.listeners.wake();
         }
     }
 
-    /// Tells every instance of an event, and wakes who sleeps.
+    /// Passes an event to every instance, and wakes those that sleep.
     pub(crate) fn tell(&mut self, event: AsyncEvent) {
         self.queue.recorder().event(self.now(), &event);
         self.listeners.tell(event);
         self.listeners.wake();
     }
 
-    /// The next event of an instance. Who has lost some is told what he must not miss.
+    /// Returns the next event of an instance. An instance that has lost some gets those it must not miss.
     pub(crate) fn next_event(&mut self, number: usize) -> Option<AsyncEvent> {
         let inbox = self.listeners.inbox(number)?;
         let event = inbox.pop();
@@ -728,16 +728,16 @@ impl Control {
         event
     }
 
-    /// The vector with the fewest instances, of those that are for completions.
+    /// Returns the completion vector with the fewest instances.
     pub(crate) fn quietest_vector(&self) -> usize {
         (usize::from(self.vectors > 1)..self.vectors)
             .min_by_key(|vector| self.listeners.on_vector(*vector))
             .unwrap_or(0)
     }
 
-    /// What a command is answered with on a dead device: destroying succeeds, because the object's memory is
-    /// out of the device's reach. Where it may not be (bus mastering could not be switched off, and the function is
-    /// still there), the refusal stands and the memory is kept.
+    /// Returns the answer of a command on a dead device. Destroying succeeds, because the object's memory is out of
+    /// the device's reach. If it may not be (bus mastering could not be switched off, and the function is still
+    /// there), the error stands and the memory is kept.
     fn unwind(&mut self, opcode: Opcode, out_bytes: usize) -> Option<Vec<u8>> {
         let out_of_reach = !self.bus_master || self.health.dead() == Some(DeadCause::Gone);
         let unwinds = out_of_reach && (ends_access(opcode) || STOPS.contains(&opcode));
@@ -754,10 +754,10 @@ impl Drop for Control {
         if !self.bus_master && !self.stopped {
             return;
         }
-        // Nobody has torn it down: its queue pairs would go on to answer their peers.
+        // The function was not torn down: its queue pairs would go on answering their peers.
         self.cut_off();
         if self.bus_master && self.function.lost().is_none() {
-            // Nothing stops the device: the arena stays mapped and its memory is never used again.
+            // The device could not be stopped: the arena stays mapped and its memory is never used again.
             tracing::error!(
                 function = self.function.name(),
                 "the device cannot be stopped; its memory is leaked"
@@ -767,25 +767,25 @@ impl Drop for Control {
     }
 }
 
-/// Commands that give the function back, of which a dead one is no longer asked.
+/// Commands that give the function back, which are not sent to a dead device.
 const STOPS: [Opcode; 3] = [
     Opcode::TEARDOWN_HCA,
     Opcode::DISABLE_HCA,
     Opcode::MANAGE_PAGES,
 ];
 
-/// Whether a command ends the device's use of memory, or of something that leads to memory.
+/// Returns whether a command ends the device's use of memory, or of something that leads to memory.
 fn ends_access(opcode: Opcode) -> bool {
     Objects::destroys(opcode) || [Opcode::TO_ERR_QP, Opcode::TO_RST_QP].contains(&opcode)
 }
 
-/// How many objects of each kind exist, counted by the commands that make and destroy them.
+/// Number of objects of each kind, counted by the commands that create and destroy them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Objects {
     alive: [i64; KINDS.len()],
 }
 
-/// Kind, what makes one, what destroys one.
+/// Kind of object, and the commands that create and destroy it.
 const KINDS: [(&str, Opcode, Opcode); 18] = [
     ("mkey", Opcode::CREATE_MKEY, Opcode::DESTROY_MKEY),
     ("EQ", Opcode::CREATE_EQ, Opcode::DESTROY_EQ),
@@ -842,7 +842,7 @@ impl Objects {
         KINDS.iter().any(|(_, _, destroys)| *destroys == opcode)
     }
 
-    /// Kinds of which there are others than those `expected`, and how many more.
+    /// Returns the kinds with more objects than `expected`, and how many more.
     pub(crate) fn left_besides(
         &self,
         expected: &[(&'static str, usize)],
@@ -862,7 +862,7 @@ impl Objects {
     }
 }
 
-/// A command as bytes: the fixed part with its opcode, then the tail.
+/// Returns a command as bytes: the fixed part with its opcode, then the tail.
 pub(crate) fn message<C: Command>(input: &C, tail: &[u8]) -> Vec<u8> {
     let mut bytes = input.as_bytes().to_vec();
     bytes[..2].copy_from_slice(&C::OPCODE.0.to_be_bytes());
@@ -870,7 +870,7 @@ pub(crate) fn message<C: Command>(input: &C, tail: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The first two bytes of a message.
+/// Returns the first two bytes of a message.
 pub(crate) fn opcode_of(input: &[u8]) -> Opcode {
     Opcode(
         input
@@ -884,7 +884,8 @@ pub(crate) fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The fixed part of an answer, and what follows it. The answer is as long as we asked, whatever the device wrote.
+/// Splits an answer into its fixed part and the rest. The answer has the length we asked for, whatever the device
+/// wrote.
 pub(crate) fn typed<C: Command>(answer: &[u8]) -> Result<(C::Out, &[u8]), CmdError> {
     C::Out::read_from_prefix(answer).map_err(|_| CmdError::ShortAnswer {
         opcode: C::OPCODE,

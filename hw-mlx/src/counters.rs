@@ -1,8 +1,8 @@
-//! What the device counts: the counter set of our queue pairs, the vport, the port.
+//! The device's counters: the counter set of our queue pairs, the vport, the port.
 //!
-//! Fields have the names of `rdma statistic` (`hw_counters` of Linux mlx5_ib, `counters.c`) and of `ethtool -S` (mlx5e,
-//! `en_stats.c`). A device without the counters, and one that refuses to say, is one that "does not have" them: `None`,
-//! never an error.
+//! Fields have the names of `rdma statistic` (`hw_counters` of Linux mlx5_ib, `counters.c`) and of `ethtool -S`
+//! (mlx5e, `en_stats.c`). A device without the counters and one that refuses to report them are treated alike:
+//! `None`, never an error.
 
 use crate::caps::Caps;
 use crate::control::Commands;
@@ -18,7 +18,7 @@ use zerocopy::FromBytes;
 /// Priorities of an Ethernet port.
 pub const PRIORITIES: usize = 8;
 
-/// What the device says of a function at one time.
+/// Counters of a function at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceCounters {
@@ -26,16 +26,16 @@ pub struct DeviceCounters {
     pub queue: Option<QueueCounters>,
     /// The function's own port of the e-switch.
     pub vport: Option<VportCounters>,
-    /// The port of the card, whose frames are those of all its functions.
+    /// The card's port, whose counters include the frames of all its functions.
     pub port: Option<PortCounters>,
-    /// The same by priority (IEEE 802.1Q PCP).
+    /// The port's counters by priority (IEEE 802.1Q PCP).
     pub priorities: Option<[PriorityTraffic; PRIORITIES]>,
 }
 
 macro_rules! queue_counters {
     ($($(#[$doc:meta])* $name:ident: $group:ident;)*) => {
-        /// Counters of a counter set (PRM "QUERY_Q_COUNTER"), under the names of `rdma statistic`. Each has 32 bits in
-        /// the device, and begins again at 0. `None`: the device does not have it.
+        /// Counters of a counter set (PRM "QUERY_Q_COUNTER"), under the names of `rdma statistic`. Each has 32 bits
+        /// in the device, and wraps to 0. `None`: the device does not have it.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct QueueCounters {
@@ -43,14 +43,14 @@ macro_rules! queue_counters {
         }
 
         impl QueueCounters {
-            /// What an answer says to a function with these capabilities.
+            /// Decodes an answer for a function with these capabilities.
             fn of(answer: &QueryQCounterOut, caps: &CmdHcaCap) -> Self {
                 Self {
                     $($name: Group::$group.is_there(caps).then(|| answer.$name()),)*
                 }
             }
 
-            /// Names and numbers, of those that the device has.
+            /// Returns names and values of the counters that the device has.
             pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name),)*]
                     .into_iter()
@@ -60,7 +60,7 @@ macro_rules! queue_counters {
     };
 }
 
-/// Which capability announces some of the counters (Linux `mlx5_ib_fill_counters`).
+/// Groups of counters, each announced by a capability (Linux `mlx5_ib_fill_counters`).
 #[derive(Clone, Copy)]
 enum Group {
     Basic,
@@ -89,25 +89,25 @@ queue_counters! {
     rx_read_requests: Basic;
     /// Atomic operations of peers.
     rx_atomic_requests: Basic;
-    /// Packets that found no receive posted, each time that they came.
+    /// Packets that found no receive posted, each repetition included.
     out_of_buffer: Basic;
-    /// Request packets that came before one that they should have followed: there was loss on the way here.
+    /// Request packets that arrived before an earlier one: a packet was lost on the way here.
     out_of_sequence: OutOfSequence;
     /// Request packets that had been executed before.
     duplicate_request: Retransmission;
-    /// Times that the peer had no receive posted, and a retry was left.
+    /// Times that the peer had no receive posted, while a retry was left.
     rnr_nak_retry_err: Retransmission;
-    /// Times that the peer missed a packet of ours, and a retry was left.
+    /// Times that the peer missed a packet of ours, while a retry was left.
     packet_seq_err: Retransmission;
-    /// Times that an answer showed one before it to be lost, and a retry was left.
+    /// Times that an answer showed an earlier one to be lost, while a retry was left.
     implied_nak_seq_err: Retransmission;
-    /// Times that no acknowledgement came in time, and a retry was left.
+    /// Times that no acknowledgement came in time, while a retry was left.
     local_ack_timeout_err: Retransmission;
-    /// Receives that a message was too long for.
+    /// Receives that were too short for the message.
     resp_local_length_error: Error;
-    /// Receives that completed with an error, flushed ones among them.
+    /// Receives that completed with an error, including flushed ones.
     resp_cqe_error: Error;
-    /// Requests that completed with an error, flushed ones among them.
+    /// Requests that completed with an error, including flushed ones.
     req_cqe_error: Error;
     /// Requests that the peer found invalid.
     req_remote_invalid_request: Error;
@@ -119,19 +119,19 @@ queue_counters! {
     resp_cqe_flush_error: Error;
     /// Requests that were flushed.
     req_cqe_flush_error: Error;
-    /// Requests that failed because no acknowledgement came, however often they were repeated.
+    /// Requests that failed because no acknowledgement came within the allowed retries.
     req_transport_retries_exceeded: Error;
-    /// Requests that failed because the peer had no receive posted, however often they were repeated.
+    /// Requests that failed because the peer had no receive posted within the allowed retries.
     req_rnr_retries_exceeded: Error;
     /// Repetitions by adaptive retransmission.
     roce_adp_retrans: Congestion;
-    /// Its timeouts.
+    /// Timeouts of adaptive retransmission.
     roce_adp_retrans_to: Congestion;
-    /// Times that slow restart was taken.
+    /// Times that slow restart was used.
     roce_slow_restart: Congestion;
-    /// Congestion notifications that it made.
+    /// Congestion notification packets generated by slow restart.
     roce_slow_restart_cnps: Congestion;
-    /// Times that a queue pair went into it.
+    /// Times that a queue pair entered slow restart.
     roce_slow_restart_trans: Congestion;
 }
 
@@ -154,8 +154,8 @@ macro_rules! plain_counters {
 }
 
 plain_counters! {
-    /// Frames and bytes of the vport (PRM "QUERY_VPORT_COUNTER"), under the names of `ethtool -S`. Those of queue pairs
-    /// are `rdma`; the others are those of the Ethernet port.
+    /// Frames and bytes of the vport (PRM "QUERY_VPORT_COUNTER"), under the names of `ethtool -S`. Counters with
+    /// `rdma` in the name are those of queue pairs; the others are those of the Ethernet port.
     VportCounters {
         /// Frames of queue pairs.
         rx_vport_rdma_unicast_packets,
@@ -201,7 +201,7 @@ plain_counters! {
         vport_loopback_packets,
         /// Their bytes.
         vport_loopback_bytes,
-        /// Frames with errors that came (`received_errors`; `ethtool` has no name for it).
+        /// Received frames with errors (`received_errors`; `ethtool` has no name for it).
         rx_vport_error_packets,
         /// Frames that could not be sent (`transmit_errors`; likewise).
         tx_vport_error_packets,
@@ -210,7 +210,7 @@ plain_counters! {
 
 plain_counters! {
     /// Frames and bytes of the port (PRM register PPCNT, groups IEEE 802.3 and RFC 2863), under the names of `ethtool
-    /// -S`. They are the card's: of all its functions, since it was powered on.
+    /// -S`. They count for the whole card, all its functions together, since it was powered on.
     PortCounters {
         /// Frames sent.
         tx_packets_phy,
@@ -258,8 +258,8 @@ plain_counters! {
 }
 
 plain_counters! {
-    /// Of one priority (PRM register PPCNT, group "per priority"). `ethtool -S` has the priority in the name:
-    /// `rx_prio3_bytes`.
+    /// Counters of one priority (PRM register PPCNT, group "per priority"). `ethtool -S` has the priority in the
+    /// name: `rx_prio3_bytes`.
     PriorityTraffic {
         /// Bytes received.
         rx_bytes,
@@ -273,7 +273,7 @@ plain_counters! {
         tx_packets,
         /// Pause frames received.
         rx_pause,
-        /// Microseconds for which we were paused.
+        /// Microseconds for which we were paused by the other end.
         rx_pause_duration,
         /// Pause frames sent.
         tx_pause,
@@ -284,7 +284,7 @@ plain_counters! {
     }
 }
 
-/// A refusal is an answer: there is no such thing.
+/// Turns a refusal into `None`: the device does not have the counters.
 fn had<T>(answer: Result<T, CmdError>) -> Result<Option<T>, CmdError> {
     match answer {
         Ok(answer) => Ok(Some(answer)),
@@ -296,10 +296,10 @@ fn had<T>(answer: Result<T, CmdError>) -> Result<Option<T>, CmdError> {
     }
 }
 
-/// What the device says now.
+/// Reads all counters.
 ///
 /// # Errors
-/// [`CmdError`]: it does not answer.
+/// [`CmdError`]: the device does not answer.
 pub(crate) fn read(
     device: &mut impl Commands,
     caps: &Caps,
@@ -325,7 +325,7 @@ pub(crate) fn read(
     })
 }
 
-/// What a counter set has.
+/// Reads a counter set.
 pub(crate) fn query_set(
     device: &mut impl Commands,
     set: u32,
@@ -376,7 +376,7 @@ impl VportCounters {
     }
 }
 
-/// A group of the port's counters; `None` if the function may not ask.
+/// Reads a group of the port's counters; `None` if the function may not.
 fn group<T: FromBytes>(
     device: &mut impl Commands,
     group: PortCounterGroup,

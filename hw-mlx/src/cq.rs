@@ -1,4 +1,4 @@
-//! Completion queues: how the device says that something is done.
+//! Completion queues, which report finished work.
 //!
 //! A CQ is a ring of 64-byte entries in memory the device writes. Nothing tells software how many
 //! there are: each entry carries an *owner bit* in its last byte, which the device flips on every
@@ -7,25 +7,23 @@
 //! zeroed ring would look complete. (Drivers that leave owner 0 there must look at the opcode as well, each
 //! time; Snabb's `connectx.lua` marks them as we do.)
 //!
-//! Polling reads the word that ends in that byte, then — after a barrier, for the device wrote it last —
-//! copies out the other fields we use. What is decided later is decided from the copy; the device may
-//! scribble on the original at any time.
+//! Polling reads the word that ends in that byte, then — after a barrier, since the device wrote it last — copies the
+//! other fields we use. Later decisions use the copy; an untrusted device may change the original at any time.
 //!
-//! The consumer index counts entries since creation, is masked on access, and is published in the first
-//! word of the doorbell record, which is how the device knows that it may overwrite: every few entries where
-//! the ring has as many to spare, and when the queue is armed. So the device never finds the ring full of what
-//! was taken long ago. (PRM "Completion Queues"; `mlx5_poll_one` in providers/mlx5/cq.c of rdma-core.)
+//! The consumer index counts entries since creation, is masked on access, and is published in the first word of the
+//! doorbell record, which tells the device how far it may overwrite. It is published every few entries, where the
+//! ring has that many to spare, and when the queue is armed. So the device never finds the ring full of entries that
+//! were taken long ago. (PRM "Completion Queues"; `mlx5_poll_one` in providers/mlx5/cq.c of rdma-core.)
 //!
-//! Arming asks for one event at the next entry. The request carries a sequence number that counts
-//! the events this queue has had, so that a request made before an event was seen cannot arm the
-//! queue again behind our back. The events arrive elsewhere (the event queue's owner takes them in),
-//! hence the counter is shared: [`ArmSequence`].
+//! Arming asks for one event at the next entry. The request carries a sequence number that counts the events this
+//! queue has had, so that a request made before an event was seen cannot arm the queue again unnoticed. The owner of
+//! the event queue takes these events in, hence the counter is shared: [`ArmSequence`].
 //!
-//! Cleaning removes a queue pair's entries once it can make no more of them (after 2RST): the
-//! others move up, each taking the owner bit of the slot it lands in.
+//! Cleaning removes a queue pair's entries once the device can make no more of them (after 2RST): the others move up,
+//! each taking the owner bit of the slot it moves to.
 //!
-//! Absent on purpose: compressed and inline-scatter entries (never switched on, so one that shows up
-//! is a lie), 128-byte entries.
+//! Absent on purpose: compressed and inline-scatter entries (never switched on, so such an entry is invalid),
+//! 128-byte entries.
 
 mod resize;
 
@@ -47,7 +45,7 @@ pub const CQE_BYTES: usize = 64;
 pub const OP_OWN: usize = Cqe64::offset_of("op_own");
 /// Bits of that byte that tell an ordinary entry: opcode 7:4 and format 3:2.
 pub(crate) const FORM: u8 = 0xfc;
-/// Offset of the word that byte ends: queue pair number, WQE counter, signature.
+/// Offset of the word that ends in that byte: queue pair number, WQE counter, signature.
 const TAIL: usize = Cqe64::offset_of("qpn");
 /// Offsets of other fields we read.
 const FLAGS_RQPN: usize = Cqe64::offset_of("flags_rqpn");
@@ -59,59 +57,59 @@ const VENDOR_SYNDROME: usize = ErrCqe::offset_of("vendor_error_syndrome");
 const SET_CI: usize = 0;
 /// Offset in the doorbell record of the arm word.
 const ARM: usize = 4;
-/// The consumer index is published every so many entries at most.
+/// Maximum number of entries between two publications of the consumer index.
 const MAX_BATCH: u32 = 64;
-/// Entries after which others than the consumer of the queue get a turn, a multiple of every batch.
+/// Entries after which others than the consumer of the queue get a turn; a multiple of every batch.
 const OTHERS_TURN: u32 = 2048;
 /// Counters in doorbell records and contexts are 24 bits wide.
 const COUNTER_MASK: u32 = 0xff_ffff;
 
-/// The number of completion events a queue has had, shared by the queue, which puts it into every
-/// arm request, and whoever takes the events in, who counts.
+/// The number of completion events a queue has had. It is shared by the queue, which puts it into every arm request,
+/// and the code that takes events in and counts them.
 #[derive(Clone, Debug, Default)]
 pub struct ArmSequence(Arc<AtomicU32>);
 
 impl ArmSequence {
-    /// A completion event named the queue. Once per event queue entry, not per completion.
+    /// Counts a completion event that named the queue. Once per event queue entry, not per completion.
     pub fn count_event(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The two bits an arm request carries.
+    /// Returns the two bits an arm request carries.
     fn bits(&self) -> u32 {
         self.0.load(Ordering::Relaxed) & 3
     }
 }
 
 /// The last eight bytes of an entry, as they stand in memory: queue pair number in 55:32, WQE counter in 31:16, and
-/// [`op_own`](Cqe::op_own) in 7:0. Whose entry it is, which WQE's and of which form is one comparison.
+/// [`op_own`](Cqe::op_own) in 7:0. One comparison checks queue pair, WQE and form of an entry.
 #[derive(Clone, Copy, Debug)]
 pub struct Tail(Be64);
 
 impl Tail {
-    /// No entry: opcode 15 is no request's.
+    /// Matches no entry: no request has opcode 15.
     pub(crate) const NONE: Self = Self(Be64::new(u64::MAX));
-    /// Queue pair number, WQE counter, opcode and format.
+    /// Mask of queue pair number, WQE counter, opcode and format.
     const WQE: Be64 = Be64::new(0x00ff_ffff_ffff_00fc);
-    /// Queue pair number, opcode and format.
+    /// Mask of queue pair number, opcode and format.
     const QUEUE: Be64 = Be64::new(0x00ff_ffff_0000_00fc);
 
-    /// Of the entry which says that the request at block `index` is done, in the ordinary form. None if that is
-    /// `suppressed`.
+    /// Returns the tail of the entry that completes the request at block `index`, in the ordinary form. The tail
+    /// matches no entry if the completion is `suppressed`.
     #[inline(always)]
     #[must_use]
     pub const fn of_request(qpn: u32, index: u16, suppressed: bool) -> Self {
         Self::of_block(Self::of_queue(qpn), index, suppressed)
     }
 
-    /// What [`Tail::of_block`] is to be told of a queue pair.
+    /// Returns the queue pair's part, for [`Tail::of_block`].
     #[must_use]
     pub const fn of_queue(qpn: u32) -> u64 {
         // CAST: widening.
         (qpn as u64) << 32
     }
 
-    /// [`Tail::of_request`] for whoever has the queue pair's part ready.
+    /// As [`Tail::of_request`], with the queue pair's part computed before.
     #[inline(always)]
     #[must_use]
     pub const fn of_block(queue: u64, index: u16, suppressed: bool) -> Self {
@@ -120,39 +118,39 @@ impl Tail {
         Self(Be64::new(queue | (index as u64) << 16 | never))
     }
 
-    /// The WQE counter.
+    /// Returns the WQE counter.
     pub(crate) const fn index(self) -> u16 {
         let [.., high, low, _, _] = self.0.get().to_be_bytes();
         u16::from_be_bytes([high, low])
     }
 
-    /// Of an entry which says that a Send has arrived, in the ordinary form; of any WQE.
+    /// Returns the tail of an entry that reports a received Send, in the ordinary form, for any WQE.
     pub(crate) const fn of_arrival(qpn: u32) -> Self {
         // CAST: widening.
         let opcode = (CqeOpcode::RESP_SEND.0 as u64) << 4;
         Self(Be64::new((qpn as u64) << 32 | opcode))
     }
 
-    /// Whether this entry is the other one, which knows its WQE.
+    /// Returns whether this entry equals the other one, including the WQE.
     #[inline(always)]
     pub(crate) const fn is(self, other: Self) -> bool {
         self.0.difference(other.0, Self::WQE).is_zero()
     }
 
-    /// Whether this entry is the other one, but for the WQE.
+    /// Returns whether this entry equals the other one, ignoring the WQE.
     #[inline(always)]
     pub(crate) const fn is_like(self, other: Self) -> bool {
         self.0.difference(other.0, Self::QUEUE).is_zero()
     }
 }
 
-/// A completion queue entry: our copy of the fields anybody here reads, taken once. (All 64 bytes would be
-/// eight more loads and stores for each poll.)
+/// A completion queue entry: our copy of the fields that this driver reads, taken once. (All 64 bytes would be eight
+/// more loads and stores for each poll.)
 #[derive(Clone, Copy, Debug)]
 pub struct Cqe {
     /// The last eight bytes: queue pair number in 55:32, WQE counter in 31:16, and `op_own` in 7:0.
     tail: Be64,
-    /// The owner number in 23:0 of the first; immediate data or an invalidated key in the second.
+    /// First word: the owner number in 23:0. Second word: immediate data or an invalidated key.
     owner_and_word: [U32; 2],
     byte_count: U32,
     /// Vendor syndrome and syndrome; the middle of the time stamp unless the entry is an error.
@@ -160,7 +158,7 @@ pub struct Cqe {
 }
 
 impl Cqe {
-    /// The fields but for `tail`, which was read before.
+    /// Reads the fields except `tail`, which was read before.
     #[inline]
     fn read(entry: DmaBlock<'_, CQE_BYTES>, tail: Be64) -> Self {
         Self {
@@ -172,7 +170,7 @@ impl Cqe {
         }
     }
 
-    /// The entry's last eight bytes.
+    /// Returns the entry's last eight bytes.
     #[inline(always)]
     pub(crate) const fn tail(&self) -> Tail {
         Tail(self.tail)
@@ -193,14 +191,14 @@ impl Cqe {
         op_own
     }
 
-    /// Bits 3:2 of the last byte; anything but 0 is a form we never asked for.
+    /// Bits 3:2 of the last byte; anything but 0 is a form we never request.
     #[inline]
     #[must_use]
     pub const fn format(&self) -> u8 {
         self.op_own() >> 2 & 3
     }
 
-    /// The peer marked the Send as solicited.
+    /// True if the peer marked the Send as solicited.
     #[inline]
     #[must_use]
     pub const fn solicited(&self) -> bool {
@@ -215,7 +213,7 @@ impl Cqe {
         (self.tail.get() >> 32) as u32 & 0xff_ffff
     }
 
-    /// Which WQE: the block it starts at (requests), the receive count, or the SRQ entry's index.
+    /// The WQE: the block it starts at (requests), the receive count, or the SRQ entry's index.
     #[inline]
     #[must_use]
     pub const fn wqe_counter(&self) -> u16 {
@@ -230,7 +228,7 @@ impl Cqe {
         self.byte_count.get()
     }
 
-    /// Of a receive: immediate data as a number, or the key that the peer has invalidated.
+    /// For a receive: immediate data as a number, or the key that the peer has invalidated.
     #[inline]
     #[must_use]
     pub const fn word(&self) -> u32 {
@@ -264,7 +262,7 @@ impl From<Cqe64> for Cqe {
 }
 
 impl Cqe {
-    /// The owner number that the queue pair was made with.
+    /// The owner number given when the queue pair was created.
     #[inline]
     #[must_use]
     pub const fn owner(&self) -> u32 {
@@ -286,7 +284,7 @@ pub struct Cq {
     consumer_index: u32,
     /// The owner bit of a fresh entry at `consumer_index`.
     lap: Lap,
-    /// The consumer index is published where it has none of these bits.
+    /// The consumer index is published when none of these bits is set in it.
     batch_mask: u32,
     /// Entries, a power of two.
     entries: u32,
@@ -300,21 +298,21 @@ pub struct Cq {
     sequence: ArmSequence,
     /// The counter of events in the last arm request; `None` before the first.
     armed_at: Option<u32>,
-    /// Times that the consumer index has begun again at 0, and where it was at the last turn.
+    /// Number of wraps of the consumer index, and its value at the last turn.
     rounds: u32,
     turned_at: u32,
 }
 
 impl Cq {
-    /// Marks all entries of a ring as never written. Before CREATE_CQ.
+    /// Marks all entries of a ring as never written, before CREATE_CQ.
     pub fn prepare_ring(ring: &DmaBuffer) {
         for at in (0..ring.len()).step_by(CQE_BYTES) {
             ring.store_u8(at + OP_OWN, Cqe64::NEVER_WRITTEN);
         }
     }
 
-    /// The queue the device knows as `cqn`: a prepared ring of a power of two of entries, and a
-    /// zeroed doorbell record.
+    /// Makes the queue that the device knows as `cqn` of a prepared ring of a power of two of entries and a zeroed
+    /// doorbell record.
     ///
     /// # Panics
     /// When the ring's size is not a power of two of entries or the record is too small.
@@ -338,8 +336,8 @@ impl Cq {
         }
     }
 
-    /// The queue, with `spare` of its entries given up for publishing the consumer index less often: what was
-    /// consumed and not yet published looks occupied to the device.
+    /// Gives up `spare` of the queue's entries so that the consumer index is published less often: entries that were
+    /// consumed and not yet published look occupied to the device.
     #[must_use]
     pub fn with_spare(mut self, spare: u32) -> Self {
         self.set_spare(spare);
@@ -360,7 +358,7 @@ impl Cq {
         Self::create_on(hca, eqn, doorbells, entries)
     }
 
-    /// Makes a completion queue that reports to the event queue `eqn`.
+    /// Creates a completion queue that reports to the event queue `eqn`.
     pub(crate) fn create_on(
         hca: &mut Hca,
         eqn: Eqn,
@@ -390,10 +388,10 @@ impl Cq {
         }
     }
 
-    /// Destroys the queue. There is nothing to destroy the second time.
+    /// Destroys the queue. A second call does nothing.
     ///
     /// # Errors
-    /// Device refusal; the queue is as it was. Dropped then, its memory stays out of use.
+    /// Device refusal; the queue is as it was. If it is dropped then, its memory stays out of use.
     pub fn destroy(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
         if self.memory.is_returned() {
             return Ok(());
@@ -405,25 +403,25 @@ impl Cq {
         Ok(())
     }
 
-    /// The device's number of the queue.
+    /// Returns the device's number of the queue.
     #[must_use]
     pub fn cqn(&self) -> u32 {
         self.cqn
     }
 
-    /// The event counter to hand to whoever takes events in.
+    /// Returns the event counter, for the code that takes events in.
     #[must_use]
     pub fn sequence(&self) -> ArmSequence {
         self.sequence.clone()
     }
 
-    /// The owner bit a fresh entry has in the lap of `index`.
+    /// Returns the owner bit of a fresh entry in the lap of `index`.
     #[inline]
     fn owner_bit(&self, index: u32) -> u8 {
         u8::from(index & self.entries != 0)
     }
 
-    /// The entry at `index`, which is in the lap given, if the device has written it.
+    /// Returns the entry at `index`, which is in the given lap, if the device has written it.
     #[inline(always)]
     fn entry(&self, index: u32, lap: Lap) -> Option<Cqe> {
         let slot = self.ring.block(index);
@@ -438,8 +436,8 @@ impl Cq {
         self.set_ci.store(self.consumer_index & COUNTER_MASK);
     }
 
-    /// What is due at every batch of entries: the device learns how far we are, and perhaps a lap begins. True: it is the
-    /// turn of others ([`Cq::advance`]).
+    /// Does the work due after every batch of entries: publishes the consumer index, and begins a new lap if needed.
+    /// Returns true if it is the turn of others ([`Cq::advance`]).
     #[inline(never)]
     fn turn(&mut self) -> bool {
         self.publish_consumer_index();
@@ -449,18 +447,18 @@ impl Cq {
         self.consumer_index.is_multiple_of(OTHERS_TURN)
     }
 
-    /// Takes the next entry, with what datagrams need beside it: source queue pair number and routing
-    /// header bits (`flags_rqpn`).
+    /// Takes the next entry, with the fields that datagrams need besides: source queue pair number and routing header
+    /// bits (`flags_rqpn`).
     pub fn poll_datagram(&mut self) -> Option<(Cqe, u32)> {
         let entry = self.peek()?;
         let slot = self.ring.block(self.consumer_index);
         let source = slot.read::<U32, FLAGS_RQPN>().get();
-        // Whoever drains a queue comes to its end.
+        // The caller drains the queue to its end anyway.
         let _turn = self.advance();
         Some((entry, source))
     }
 
-    /// The place behind the last entry that the device has written by now.
+    /// Returns the index after the last entry that the device has written by now.
     fn fresh_end(&self) -> u32 {
         let mut end = self.consumer_index;
         while end.wrapping_sub(self.consumer_index) < self.entries
@@ -472,7 +470,7 @@ impl Cq {
         end
     }
 
-    /// Whether one of the entries that nobody has taken is `ours`.
+    /// Returns whether one of the entries not yet taken is `ours`.
     pub fn holds(&self, ours: impl Fn(&Cqe) -> bool) -> bool {
         let count = self.fresh_end().wrapping_sub(self.consumer_index);
         (0..count).any(|ahead| {
@@ -481,8 +479,8 @@ impl Cq {
         })
     }
 
-    /// Removes the entries for which `is_dead` says true and keeps the others in their order. The
-    /// queue pair they belong to makes no more of them; other queue pairs may go on meanwhile.
+    /// Removes the entries for which `is_dead` returns true and keeps the others in their order. The device makes no
+    /// more entries for that queue pair; other queue pairs may go on meanwhile.
     ///
     /// Returns how many were removed.
     pub fn clean(&mut self, mut is_dead: impl FnMut(&Cqe) -> bool) -> u32 {
@@ -513,7 +511,7 @@ impl Cq {
     }
 }
 
-/// Entries of the ring for a queue of so many.
+/// Returns the number of entries of the ring for a queue of the given length.
 fn ring_entries(asked: u32) -> Result<u32, MlxError> {
     // One more than asked: a full ring of n entries needs its consumer index published for the
     // next one, and drivers leave that much room (`mlx5_ib_create_cq` in Linux).
@@ -528,17 +526,17 @@ fn ring_entries(asked: u32) -> Result<u32, MlxError> {
         })
 }
 
-/// The word of an entry with the owner bit, if the device has written it in the lap with this owner bit.
+/// Returns the word with the owner bit of an entry, if the device has written it in the lap with this owner bit.
 ///
-/// The word moves in one load, so an owner bit seen there vouches for its seven neighbours; for what else
-/// the entry has, a barrier must follow.
+/// The word is read in one load, so an owner bit seen there also covers its seven neighbours; a barrier must precede
+/// reads of the rest of the entry.
 #[inline]
 fn fresh_tail(entry: DmaBlock<'_, CQE_BYTES>, lap: Lap) -> Option<Be64> {
     let tail = entry.load_be64::<TAIL>();
     lap.wrote(tail).then_some(tail)
 }
 
-/// The owner bit of a lap, where an entry's last word has it: the two are compared as they lie in memory.
+/// The owner bit of a lap, in its place in an entry's last word: the two are compared as they lie in memory.
 #[derive(Clone, Copy, Debug)]
 struct Lap(Be64);
 
@@ -547,11 +545,11 @@ impl Lap {
 
     #[inline]
     const fn of(owner_bit: u8) -> Self {
-        // CAST: wider.
+        // CAST: widening.
         Self(Be64::new(owner_bit as u64))
     }
 
-    /// Whether an entry with this last word was written in this lap.
+    /// Returns whether an entry with this last word was written in this lap.
     #[inline]
     const fn wrote(self, tail: Be64) -> bool {
         tail.difference(self.0, Self::OWNER_BIT).is_zero()
@@ -559,24 +557,24 @@ impl Lap {
 }
 
 impl Cq {
-    /// A copy of the next entry, if the device has written one. The entry stays; the next look may find that an
-    /// untrusted device has changed it.
+    /// Returns a copy of the next entry, if the device has written one. The entry stays in the queue; an untrusted
+    /// device may have changed it by the next call.
     #[inline]
     #[must_use]
     pub fn peek(&self) -> Option<Cqe> {
         self.entry(self.consumer_index, self.lap)
     }
 
-    /// Gives the entry back that [`Cq::peek`] has just found. True once in many entries: whoever takes only what is
-    /// there should now look after all else.
+    /// Consumes the entry that [`Cq::peek`] has just returned. Returns true once in many entries: a caller that only
+    /// takes available entries should then poll all other sources.
     #[inline]
     pub fn advance(&mut self) -> bool {
         self.consumer_index = self.consumer_index.wrapping_add(1);
         self.consumer_index & self.batch_mask == 0 && self.turn()
     }
 
-    /// Takes the next entries for as long as there is one and `take` takes it, which it does by answering true. The
-    /// answer is true if there is none left. `others_turn` is called where [`Cq::advance`] would say true.
+    /// Takes entries while there is one and `take` returns true. Returns true if no entry is left. Calls
+    /// `others_turn` where [`Cq::advance`] would return true.
     #[inline(always)]
     pub fn take_while(
         &mut self,
@@ -585,7 +583,7 @@ impl Cq {
     ) -> bool {
         let mut index = self.consumer_index;
         loop {
-            // Until a turn is due nothing changes but the index.
+            // Until a turn is due only the index changes.
             let (turn, lap) = ((index | self.batch_mask).wrapping_add(1), self.lap);
             while index != turn {
                 let entry = self.entry(index, lap);
@@ -605,17 +603,17 @@ impl Cq {
     /// Takes the next entry, if the device has written one.
     pub fn poll(&mut self) -> Option<Cqe> {
         let entry = self.peek()?;
-        // Whoever drains a queue comes to its end.
+        // The caller drains the queue to its end anyway.
         let _turn = self.advance();
         Some(entry)
     }
 
-    /// When the device wrote the next entry, by its own clock ([`Hca::since`]). `None`: there is none, or it does not
-    /// say.
+    /// Returns when the device wrote the next entry, by its own clock ([`Hca::since`]). `None`: there is no entry, or
+    /// it has no time.
     #[must_use]
     pub fn written(&self) -> Option<u64> {
         let entry = self.peek()?;
-        // An error entry has its syndromes there.
+        // An error entry has its syndromes in these bytes.
         let says = !matches!(entry.opcode(), CqeOpcode::REQ_ERR | CqeOpcode::RESP_ERR);
         let slot = self.ring.block(self.consumer_index);
         says.then(|| slot.read::<U64, TIMESTAMP>().get())
@@ -635,19 +633,19 @@ impl Cq {
         barrier::flush_write_combining(); // out now: the caller is about to sleep on the answer
     }
 
-    /// Whether the event that was last asked for is still to come, as far as the events taken in so far tell.
+    /// Returns whether the last requested event is still outstanding, as far as the events taken in so far show.
     #[must_use]
     pub fn is_armed(&self) -> bool {
         self.armed_at == Some(self.sequence.bits())
     }
 
-    /// Entries that it can hold.
+    /// Returns the number of entries that it can hold.
     #[must_use]
     pub fn capacity(&self) -> u32 {
         self.entries - self.batch_mask
     }
 
-    /// Entries taken since it was made, those that were thrown away among them.
+    /// Returns the number of entries taken since creation, discarded ones included.
     #[must_use]
     pub fn taken(&self) -> u64 {
         u64::from(self.rounds) << 32 | u64::from(self.consumer_index)

@@ -1,9 +1,10 @@
-//! Management datagrams in the flight recorder and as `tracing` events, with what it takes to write down the frames they
-//! travel in.
+//! Management datagrams in the flight recorder and as `tracing` events, with the data needed to reconstruct their
+//! frames.
 //!
-//! A card shows nobody the frames it sends. What we gave it, and what it gave us, is known here: an entry of the
-//! recorder, and one event at TRACE level for each datagram, target `hw_mlx::mad`. Nothing is formatted unless somebody
-//! listens. Whoever sends and receives on QP1 ([`crate::gsi`]) says so here, since it knows the station on the link.
+//! A card does not show the frames it sends, so this module records the datagrams exchanged with it: an entry of the
+//! recorder, and one event at TRACE level for each datagram, target `hw_mlx::mad`. Nothing is formatted unless a
+//! subscriber is interested. The sender and receiver on QP1 ([`crate::gsi`]) call it, since they know the station on
+//! the link.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -22,7 +23,7 @@ const TARGET: &str = "hw_mlx::mad";
 /// The queue pair that sends and receives them, on the wire.
 const GSI: u32 = 1;
 
-/// A datagram that was handed to the device.
+/// Records a datagram that was handed to the device.
 pub fn sent(hca: &Hca, to: &MadAddress, mac: [u8; 6], mad: &[u8; MAD_BYTES]) {
     if !wanted(hca) {
         return;
@@ -43,7 +44,7 @@ pub fn sent(hca: &Hca, to: &MadAddress, mac: [u8; 6], mad: &[u8; MAD_BYTES]) {
     tell(hca, true, datagram);
 }
 
-/// A datagram that arrived. The device says neither its sender's MAC nor its port; both are 0 here.
+/// Records a datagram that arrived. The device reports neither its sender's MAC nor its port; both are 0 here.
 pub fn received(hca: &Hca, received: &ReceivedMad) {
     if !wanted(hca) {
         return;
@@ -87,7 +88,7 @@ fn wanted(hca: &Hca) -> bool {
     hca.recorder().is_on() || tracing::enabled!(target: TARGET, tracing::Level::TRACE)
 }
 
-/// Bytes as digits.
+/// Bytes as hexadecimal digits.
 struct Hex<'a>(&'a [u8]);
 
 impl fmt::Display for Hex<'_> {

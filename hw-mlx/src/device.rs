@@ -1,11 +1,11 @@
 //! [`Hca`]: an opened function.
 //!
-//! It is one of possibly several instances of the function ([`Opened::instance`]), each one thread's. They share the
-//! control side (commands, events, pages, health) and what bring-up found out: limits, MAC and addresses; a doorbell
-//! page and a completion event queue each has for itself (module `instance`). Queues, keys and everything else of the
-//! data path are built on it by commands and belong to whoever builds them; they must be destroyed before
-//! [`Hca::close`]. The last instance takes the function down. If it is merely dropped, bus mastering goes off first, so
-//! that its memory can be freed; the next open resets the function.
+//! It is one of possibly several instances of the function ([`Opened::instance`]), each used by one thread. They
+//! share the control side (commands, events, pages, health) and the results of bring-up: limits, MAC and addresses.
+//! Each has a doorbell page and a completion event queue of its own (module `instance`). Queues, keys and everything
+//! else of the data path are built on it by commands and belong to their creator; they must be destroyed before
+//! [`Hca::close`]. The last instance takes the function down. If it is merely dropped, bus mastering goes off first,
+//! so that its memory can be freed; the next open resets the function.
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
@@ -41,16 +41,16 @@ pub struct Pending<C> {
     command: PhantomData<fn() -> C>,
 }
 
-/// A function that is open as long as there is an instance of it.
+/// A handle of a function, which is open as long as there is an instance of it.
 #[derive(Clone)]
 pub struct Opened(Weak<Shared>);
 
 impl Opened {
-    /// One more instance of the function, for another thread: with a doorbell page, a completion event queue and a
-    /// descriptor to wake it of its own, on the vector that the fewest have. `None`: the function is closed.
+    /// Creates another instance of the function, for another thread. It has its own doorbell page, completion event
+    /// queue and wakeup descriptor, on the vector with the fewest instances. `None`: the function is closed.
     ///
     /// # Errors
-    /// [`MlxError`]: the device has no more, or the system; nothing has changed.
+    /// [`MlxError`]: the device or the system has run out of a resource; nothing has changed.
     pub fn instance(&self) -> Result<Option<Hca>, MlxError> {
         let Some(shared) = self.0.upgrade() else {
             return Ok(None);
@@ -70,12 +70,12 @@ impl Opened {
         if control.requested
             && let Some(inbox) = control.listeners.inbox(number)
         {
-            // It is said once, and holds for all.
+            // The system says it once; it holds for all instances.
             inbox.push(AsyncEvent::DeviceRequested);
         }
         let own = Own::new(&control, number, vector, spare);
         drop(control);
-        // From here on dropping it undoes what was done.
+        // From here on dropping it undoes these steps.
         let mut hca = Hca { own, shared };
         if hca.own.has_none() {
             let shared = Arc::clone(&hca.shared);
@@ -85,7 +85,7 @@ impl Opened {
         Ok(Some(hca))
     }
 
-    /// What the function counts, for a thread that has no instance of it. `None`: it is closed.
+    /// Returns the function's counters, for a thread that has no instance of it. `None`: it is closed.
     ///
     /// # Errors
     /// [`CmdError`]: the device does not answer.
@@ -95,21 +95,21 @@ impl Opened {
         };
         let (caps, set) = (session.caps.clone(), session.counter_set);
         let counters = counters::read(&mut session, &caps, set);
-        // Of a function that was closed meanwhile no answer is to be had.
+        // A function that was closed meanwhile gives no answer.
         if self.0.strong_count() == 0 {
             return Ok(None);
         }
         counters.map(Some)
     }
 
-    /// Its flight recorder. `None`: it is closed.
+    /// Returns its flight recorder. `None`: it is closed.
     #[must_use]
     pub fn recorder(&self) -> Option<Arc<Recorder>> {
         Some(Arc::clone(&self.0.upgrade()?.recorder))
     }
 
-    /// What came of commands since the function was opened, by kind, and the pages that its firmware has been given and
-    /// has returned. `None`: it is closed.
+    /// Returns the outcomes of commands since the function was opened, by kind, and the pages given to and returned
+    /// by its firmware. `None`: it is closed.
     #[must_use]
     pub fn commands(&self) -> Option<(BTreeMap<Opcode, CommandTally>, PageCounts)> {
         let shared = self.0.upgrade()?;
@@ -132,13 +132,13 @@ impl Hca {
         }
     }
 
-    /// The function, for who wants another instance of it, from any thread.
+    /// Returns a handle of the function, from which any thread can create another instance.
     #[must_use]
     pub fn opened(&self) -> Opened {
         Opened(Arc::downgrade(&self.shared))
     }
 
-    /// What ends a [`Hca::wait`] of this instance, one that is under way or the next one, from any thread.
+    /// Returns a function that ends the current or the next [`Hca::wait`] of this instance, from any thread.
     #[must_use]
     pub fn waker(&self) -> Arc<dyn Fn() + Send + Sync> {
         let (shared, number) = (Arc::downgrade(&self.shared), self.own.number);
@@ -149,24 +149,24 @@ impl Hca {
         })
     }
 
-    /// Instances of the function, this one included.
+    /// Returns the number of instances of the function, this one included.
     #[must_use]
     pub fn instances(&self) -> usize {
         self.shared.lock().listeners.count()
     }
 
-    /// Whether this is the only instance; if it is, no other can be made.
+    /// Returns whether this is the only instance; if so, no other can be made afterwards.
     pub fn retire(&mut self) -> bool {
         self.own.retire(&mut self.shared.lock())
     }
 
-    /// Whether the link is up, as far as the device has said.
+    /// Returns whether the link is up, as far as the device has reported.
     pub fn link_is_up(&self) -> bool {
         self.shared.lock().link_up
     }
 
-    /// Ends the instance. The last one destroys what bring-up made, takes all pages back and stops the function; that
-    /// of any other reports how many are left, and no pages.
+    /// Ends the instance. The last one destroys the objects of bring-up, takes all pages back and stops the function.
+    /// The report of any other one contains the number of instances left, and no pages.
     ///
     /// # Errors
     /// [`CloseError`] if a step failed; the others were done all the same, and the memory is ours again.
@@ -187,7 +187,7 @@ impl Hca {
         }
         shared.lock().over_at = over_at;
         loop {
-            // Whoever looks whether it is open has it for a moment, and finds it closed.
+            // A thread that checks whether the function is open holds it for a moment, and finds it closed.
             shared = match Arc::try_unwrap(shared) {
                 Ok(shared) => return teardown::close(shared),
                 Err(shared) => shared,
@@ -196,20 +196,20 @@ impl Hca {
         }
     }
 
-    /// Ends the device's use of memory whatever it says: bus mastering off, and in the end a reset. It is dead from now
-    /// on, with its [`AsyncEvent::DeviceDead`].
+    /// Ends the device's use of memory even if it does not answer: bus mastering off, and in the end a reset. It is
+    /// dead from now on, with its [`AsyncEvent::DeviceDead`].
     pub fn stop(&mut self, why: &'static str) {
         self.shared.lock().stop(DeadCause::Stopped { why });
     }
 
-    /// While on, all commands of this instance together have the time that one has otherwise; when it is over, the
-    /// device is stopped.
+    /// While on, all commands of this instance together have the time limit of one. When it expires, the device is
+    /// stopped.
     pub fn one_limit(&mut self, on: bool) {
         let at = self.shared.lock().one_limit_from_now();
         self.own.over_at = on.then(|| self.own.over_at.unwrap_or(at));
     }
 
-    /// What port and vport are now.
+    /// Returns the state of port and vport.
     ///
     /// # Errors
     /// [`CmdError`].
@@ -218,7 +218,7 @@ impl Hca {
         look::look(self, &shared.found.caps)
     }
 
-    /// What the port does with priorities and about congestion, as far as this function is told.
+    /// Returns the port's settings for priorities and congestion, as far as this function may read them.
     ///
     /// # Errors
     /// [`CmdError`]: the device does not answer.
@@ -272,10 +272,10 @@ impl Hca {
         })
     }
 
-    /// The answer to a command sent with [`Hca::submit`], if it has come; serves events, does not wait.
+    /// Returns the answer to a command sent with [`Hca::submit`], if it has come; handles events, does not wait.
     ///
     /// # Errors
-    /// `Err` gives the claim back: no answer yet.
+    /// `Err` returns the claim: no answer yet.
     pub fn try_answer<C: Command>(
         &mut self,
         pending: Pending<C>,
@@ -301,10 +301,9 @@ impl Hca {
         Ok(typed::<C>(&answer)?.0)
     }
 
-    /// Drains the event queues: finished commands, page requests, completion events, errors. Does not
-    /// look at interrupts and makes no system call.
-    /// True: there is something to look at that the device's events do not tell, such as datagrams, or what another
-    /// instance has.
+    /// Drains the event queues: finished commands, page requests, completion events, errors. Does not look at
+    /// interrupts and makes no system call. Returns true if there is work that the device's events do not name, such
+    /// as datagrams, or work from another instance.
     pub fn process_events(&mut self) -> bool {
         let Self { own, shared } = self;
         let mut control = shared.lock();
@@ -315,8 +314,8 @@ impl Hca {
         called
     }
 
-    /// Takes in what woke it ([`Hca::woken`]), for who has taken the interrupt at this place of the list where it
-    /// cannot reach the instance, and looks now.
+    /// Handles a wakeup ([`Hca::woken`]) for a caller that has taken the interrupt at this place of the list without
+    /// access to the instance, and drains the events now.
     pub fn interrupt_taken(&self, at: usize) {
         let mut control = self.shared.lock();
         self.own.set_awake(&mut control);
@@ -325,40 +324,40 @@ impl Hca {
         }
     }
 
-    /// Has an interrupt signalled whenever there is something for this instance that nobody takes in, beside the wakeup
-    /// of who sleeps in it: for somebody who looks after instances that nobody calls.
+    /// Has an interrupt signalled whenever there is something for this instance that is not taken in, in addition to
+    /// the wakeup of a sleeper: for a thread that attends instances that are not being called.
     pub fn attended_by(&self, attendant: driver::Interrupt) {
         let mut control = self.shared.lock();
         control.listeners.attended_by(self.own.number, attendant);
     }
 
-    /// The next event that is not a completion.
+    /// Returns the next event that is not a completion.
     pub fn next_async(&mut self) -> Option<AsyncEvent> {
         self.shared.lock().next_event(self.own.number)
     }
 
-    /// A completion queue that an event has named since it was last told, of this instance.
-    /// Numbers are used again: whoever creates a completion queue takes what is there of an earlier one with that
-    /// number first.
+    /// Returns a completion queue of this instance that an event has named since the queue was last returned. Numbers
+    /// are reused: the creator of a completion queue first takes the events of an earlier one with that number.
     pub fn next_completion(&mut self) -> Option<Cqn> {
         self.own.completions.next()
     }
 
-    /// A completion queue that an event for all instances has named since it was last told.
+    /// Returns a completion queue shared by all instances that an event has named since it was last returned.
     pub fn next_shared_completion(&mut self) -> Option<Cqn> {
         self.shared.lock().completions.next()
     }
 
-    /// Forgets events of a completion queue that has just been created: they are of an earlier one with its number.
+    /// Forgets events of a completion queue that has just been created: they belong to an earlier one with its
+    /// number.
     pub fn forget_completion(&mut self, cqn: Cqn) {
         self.own.completions.forget(cqn);
     }
 
-    /// Handles events; when there are none, sleeps until there are or `deadline` passes. True: something
-    /// was handled, here or while a command was waited for.
+    /// Handles events; if there are none, sleeps until there are or `deadline` passes. Returns true if something was
+    /// handled, here or while a command was waited for.
     ///
     /// # Errors
-    /// The device is dead. [`AsyncEvent::DeviceDead`] is there as well.
+    /// The device is dead. [`AsyncEvent::DeviceDead`] is queued as well.
     pub fn wait(&mut self, deadline: Instant) -> Result<bool, MlxError> {
         let Self { own, shared } = self;
         let mut control = shared.lock();
@@ -379,8 +378,8 @@ impl Hca {
         outcome
     }
 
-    /// Sleeps until an interrupt of this instance is signalled, or `deadline` passes; whether one is. It stays
-    /// signalled, and what it is about is not taken in.
+    /// Sleeps until an interrupt of this instance is signalled, or `deadline` passes; returns whether one is. It
+    /// stays signalled, and its cause is not taken in.
     pub(crate) fn is_interrupted(&self, deadline: Instant) -> bool {
         self.shared.clock.wait(self.own.interrupts(), deadline)
     }
@@ -394,7 +393,7 @@ impl Hca {
         })
     }
 
-    /// Takes a command on, sleeping where nothing goes on.
+    /// Takes a command on, sleeping where there is no progress.
     fn go_on<T>(
         &mut self,
         exchange: &mut Exchange<'_>,
@@ -406,7 +405,7 @@ impl Hca {
         own.set_awake(&mut control);
         control.begin(exchange, own.over_at);
         let answer = loop {
-            // Completion queues go on meanwhile.
+            // Completion events are taken in meanwhile.
             own.take_events(&mut control);
             if let Some(answer) = step(&mut control, exchange) {
                 break answer;
@@ -417,49 +416,49 @@ impl Hca {
         answer
     }
 
-    /// Looks at the device's health if that is due. For those who never call [`Hca::wait`].
+    /// Checks the device's health if that is due. For callers that never call [`Hca::wait`].
     pub fn check_health(&mut self) {
         self.shared.lock().look_after_health(false);
     }
 
-    /// Whether the device is dead: commands fail, except those that destroy.
+    /// Returns whether the device is dead: commands fail, except those that destroy.
     pub fn is_dead(&self) -> bool {
         self.shared.lock().health.dead().is_some()
     }
 
-    /// What it died of.
+    /// Returns the cause of its death.
     pub fn dead_cause(&self) -> Option<DeadCause> {
         self.shared.lock().health.dead()
     }
 
-    /// The time on the function's clock.
+    /// Returns the time on the function's clock.
     #[inline]
     pub fn now(&self) -> Instant {
         self.shared.clock.now()
     }
 
-    /// Nanoseconds since the device's own clock stood at `ticks`, as the timestamps of completions say it. `None`:
-    /// that is not a little while ago, so one of the two was no time.
+    /// Returns the nanoseconds since the device's own clock stood at `ticks`, a time stamp of a completion. `None`:
+    /// the distance is implausible, so one of the two times is invalid.
     pub fn since(&self, ticks: u64) -> Option<u64> {
-        /// What lies longer ago was no wakeup's completion: a minute.
+        /// Longest plausible distance: a minute.
         const LONGEST_NS: u64 = 60_000_000_000;
         let khz = u64::from(self.caps().limits().clock_khz);
         let now = crate::segment::ticks(&self.shared.lock().registers)?;
-        // Behind `now` by a whole lap of the counter is before it.
+        // A time that lies almost a whole lap of the counter behind `now` is ahead of it.
         let passed = u128::from(now.wrapping_sub(ticks)) * 1_000_000;
         let nanoseconds = u64::try_from(passed.checked_div(khz.into())?).ok()?;
         (nanoseconds <= LONGEST_NS).then_some(nanoseconds)
     }
 
-    /// The interrupts that say [`Hca::process_events`] has something to do, for a ring of one's own; then those that
-    /// say so of [`Hca::check_health`], which are left signalled for it.
+    /// Returns the interrupts for an event loop of the caller: first those that announce work for
+    /// [`Hca::process_events`], then those for [`Hca::check_health`], which stay signalled for it.
     pub fn interrupts(&self) -> &[driver::Interrupt] {
         &self.own.interrupts
     }
 
-    /// For a ring of one's own: takes what may have ended a sleep on [`Hca::interrupts`], and wakes other instances
-    /// where it may have been meant for them, since a vector is several instances'. Then comes [`Hca::process_events`].
-    /// True: there was something.
+    /// For an event loop of the caller: takes the interrupts that may have ended a sleep on [`Hca::interrupts`], and
+    /// wakes other instances that they may have been meant for, since several instances may share a vector.
+    /// [`Hca::process_events`] comes next. Returns true if there was one.
     pub fn woken(&mut self) -> bool {
         let Self { own, shared } = self;
         let mut control = shared.lock();
@@ -468,7 +467,7 @@ impl Hca {
         any
     }
 
-    /// A descriptor that is readable while one of [`Hca::interrupts`] is signalled.
+    /// Returns a descriptor that is readable while one of [`Hca::interrupts`] is signalled.
     ///
     /// # Errors
     /// [`MlxError`]: the system has none left.
@@ -476,64 +475,64 @@ impl Hca {
         Ok(self.own.descriptor(&self.shared.function)?)
     }
 
-    /// How many of [`Hca::interrupts`] are the device's own, which come first: whoever sleeps on them takes them, with
-    /// [`Hca::woken`] where there may be several instances.
+    /// Returns the number of [`Hca::interrupts`] that are the device's own, which come first. A thread that sleeps on
+    /// them takes them, with [`Hca::woken`] where there may be several instances.
     pub fn vectors(&self) -> usize {
         self.own.vectors
     }
 
-    /// DMA memory of the function.
+    /// Returns the DMA memory of the function.
     pub fn arena(&self) -> &DmaArena {
         &self.shared.arena
     }
 
-    /// The function.
+    /// Returns the function.
     pub fn function(&self) -> &Function {
         &self.shared.function
     }
 
-    /// What the device can do.
+    /// Returns the device's capabilities.
     pub fn caps(&self) -> &Caps {
         &self.shared.found.caps
     }
 
-    /// The doorbell page.
+    /// Returns the doorbell page.
     pub fn uar(&self) -> &Block<UarPage> {
         &self.own.parts().uar
     }
 
-    /// Its number, for contexts.
+    /// Returns the number of the doorbell page, for contexts.
     pub fn uar_index(&self) -> UarIndex {
         self.own.parts().uar_index
     }
 
-    /// The event queue completion queues report to.
+    /// Returns the event queue that completion queues report to.
     pub fn comp_eqn(&self) -> Eqn {
         self.own.parts().eq.eqn()
     }
 
-    /// How many completion queues may be armed at once: each may have an event waiting, and more than this could overrun
-    /// an event queue.
+    /// Returns how many completion queues may be armed at once: each may have an event waiting, and more than this
+    /// could overrun an event queue.
     pub fn completion_events(&self) -> u32 {
         instance::completion_events(self.caps())
     }
 
-    /// The event queue for completions of queues that belong to no instance.
+    /// Returns the event queue for completions of queues that belong to no instance.
     pub(crate) fn shared_eqn(&self) -> Eqn {
         let control = self.shared.lock();
-        // PANIC: bring-up makes that for completions last, and they go when the function is taken down.
+        // PANIC: bring-up creates the one for completions last, and all go only when the function is taken down.
         control.eqs.last().expect("event queues").eqn()
     }
 
-    /// Our addresses, by index, as of now.
+    /// Returns our addresses, by index, as of now.
     pub fn gids(&self) -> Arc<[GidEntry]> {
         self.shared.gids.living()
     }
 
-    /// One more address, which has passed [`Address::check`]: the entry that the device has now.
+    /// Adds an address, which has passed [`Address::check`]; returns its entry in the device.
     ///
     /// # Errors
-    /// [`MlxError::Address`]: it is there. [`MlxError::TooManyGids`]. Device refusal. Nothing has changed.
+    /// [`MlxError::Address`]: it is already there. [`MlxError::TooManyGids`]. Device refusal. Nothing has changed.
     pub fn add_address(&mut self, address: &Address) -> Result<GidEntry, MlxError> {
         let shared = Arc::clone(&self.shared);
         let _alone = shared.gids.change();
@@ -548,11 +547,11 @@ impl Hca {
         Ok(entry)
     }
 
-    /// No path leaves from an address any more, and every instance hears of it ([`AsyncEvent::AddressRemoved`]). The
-    /// device keeps it until [`Hca::clear_retired`] finds that nobody uses it.
+    /// Retires an address: no new path uses it, and every instance gets [`AsyncEvent::AddressRemoved`]. The device
+    /// keeps it until [`Hca::clear_retired`] finds it unused.
     ///
     /// # Errors
-    /// [`MlxError::Address`]: it is none of ours, or the one made of the MAC, which stays.
+    /// [`MlxError::Address`]: it is not one of ours, or it is the one made of the MAC, which stays.
     pub fn retire_address(&mut self, address: IpAddr) -> Result<GidEntry, MlxError> {
         let entry = self.shared.gids.retire(address, self.now())?;
         self.shared.lock().tell(AsyncEvent::AddressRemoved {
@@ -562,7 +561,7 @@ impl Hca {
         Ok(entry)
     }
 
-    /// Clears an entry of an address that was removed, if there is one that nobody uses any more, and says which.
+    /// Clears an entry of a removed address, if there is one that is no longer used, and returns it.
     pub fn clear_retired(&mut self) -> Option<GidEntry> {
         let shared = Arc::clone(&self.shared);
         let _alone = shared.gids.change();
@@ -575,15 +574,15 @@ impl Hca {
         Some(entry)
     }
 
-    /// When [`Hca::clear_retired`] has to be asked at the latest.
+    /// Returns the latest time for the next call of [`Hca::clear_retired`].
     pub fn retired_at(&self) -> Option<Instant> {
         self.shared.gids.due()
     }
 
-    /// Has an address of ours stay in the device's table while it is held.
+    /// Keeps an address of ours in the device's table while the result is held.
     ///
     /// # Errors
-    /// [`MlxError::NoSuchGid`]: there is none of this index any more.
+    /// [`MlxError::NoSuchGid`]: there is no longer an address at this index.
     pub(crate) fn hold_gid(&self, index: u8) -> Result<Use, MlxError> {
         self.shared
             .gids
@@ -591,22 +590,23 @@ impl Hca {
             .ok_or(MlxError::NoSuchGid { index })
     }
 
-    /// Tells every instance of an event that is not the device's.
+    /// Passes an event that does not come from the device to every instance.
     pub fn tell_all(&self, event: AsyncEvent) {
         self.shared.lock().tell(event);
     }
 
-    /// Priority of frames from our address with this index.
+    /// Returns the priority of frames from our address with this index.
     pub fn priority(&self, gid_index: u8) -> u8 {
         self.gid_at(gid_index).map_or(0, |entry| entry.priority())
     }
 
-    /// The function's set of queue counters, where the device has such.
+    /// Returns the function's set of queue counters, if the device has counter sets.
     pub(crate) fn counter_set(&self) -> Option<u32> {
         self.shared.counter_set
     }
 
-    /// The port's speed in Mb/s; `None` for a function that may not see the port, and of a mode without a known speed.
+    /// Returns the port's speed in Mb/s; `None` for a function that may not see the port, and for a mode without a
+    /// known speed.
     ///
     /// # Errors
     /// [`CmdError`].
@@ -614,8 +614,8 @@ impl Hca {
         vport::megabits(self)
     }
 
-    /// The temperature of the card's chip in thousandths of a degree Celsius; `None` for a function that may not see it,
-    /// as virtual ones.
+    /// Returns the temperature of the card's chip in thousandths of a degree Celsius; `None` for a function that may
+    /// not read it, such as a virtual one.
     ///
     /// # Errors
     /// [`CmdError`].
@@ -623,8 +623,8 @@ impl Hca {
         sensor::millidegrees(self)
     }
 
-    /// Counters of what went wrong on our queue pairs: packets out of sequence, retries, missing buffers. `None` where
-    /// the device has none.
+    /// Returns error counters of our queue pairs: packets out of sequence, retries, missing buffers. `None` if the
+    /// device has none.
     ///
     /// # Errors
     /// [`CmdError`].
@@ -635,36 +635,36 @@ impl Hca {
         counters::query_set(self, set).map(Some)
     }
 
-    /// What the device counts ([`DeviceCounters`]).
+    /// Returns the device's counters ([`DeviceCounters`]).
     ///
     /// # Errors
-    /// [`CmdError`]: it does not answer.
+    /// [`CmdError`]: the device does not answer.
     pub fn counters(&mut self) -> Result<DeviceCounters, CmdError> {
         let shared = Arc::clone(&self.shared);
         counters::read(self, &shared.found.caps, shared.counter_set)
     }
 
-    /// What the function's flight recorder is, for who starts it or wants what it holds.
+    /// Returns the function's flight recorder, to start it or to read it.
     pub fn recorder(&self) -> &Arc<Recorder> {
         &self.shared.recorder
     }
 
-    /// What came of commands since the function was opened, by kind.
+    /// Returns the outcomes of commands since the function was opened, by kind.
     pub fn command_tallies(&self) -> BTreeMap<Opcode, CommandTally> {
         self.shared.lock().queue.tallies().clone()
     }
 
-    /// Our MAC.
+    /// Returns our MAC.
     pub fn mac(&self) -> [u8; 6] {
         self.port().mac
     }
 
-    /// The port as bring-up found it.
+    /// Returns the port as bring-up found it.
     pub fn port(&self) -> &Port {
         &self.shared.found.port
     }
 
-    /// The MAC behind a GID, as far as it is known without asking the network.
+    /// Returns the MAC behind a GID, as far as it is known without asking the network.
     ///
     /// # Errors
     /// [`MlxError::Unresolved`].
@@ -672,42 +672,42 @@ impl Hca {
         gid::resolve(gid, &self.gids(), &self.shared.found.neighbours)
     }
 
-    /// Peers whose MAC was configured.
+    /// Returns the peers whose MAC was configured.
     pub fn neighbours(&self) -> &[(IpAddr, [u8; 6])] {
         &self.shared.found.neighbours
     }
 
-    /// The entry of our address with this GID, if it is one of ours.
+    /// Returns the entry of our address with this GID, if it is one of ours.
     pub fn own(&self, gid: [u8; 16]) -> Option<GidEntry> {
         self.gids().iter().find(|entry| entry.gid == gid).copied()
     }
 
-    /// The entry of our address with this GID, be it one that was removed and is still used.
+    /// Returns the entry of our address with this GID, including removed ones that are still used.
     pub fn known(&self, gid: [u8; 16]) -> Option<GidEntry> {
         self.shared.gids.of(gid)
     }
 
-    /// The entry of our address with this index, be it one that was removed and is still used.
+    /// Returns the entry of our address with this index, including removed ones that are still used.
     pub fn gid_at(&self, index: u8) -> Option<GidEntry> {
         self.shared.gids.at(index)
     }
 
-    /// The address of ours to reach `gid` from: same IP version and scope.
+    /// Returns our address to reach `gid` from: same IP version and scope.
     pub fn source_gid(&self, gid: [u8; 16]) -> Option<GidEntry> {
         gid::source(gid, &self.gids()).copied()
     }
 
-    /// What the function is called.
+    /// Returns the function's name.
     pub fn name(&self) -> &str {
         self.shared.function.name()
     }
 
-    /// PCI device id.
+    /// Returns the PCI device id.
     pub fn device_id(&self) -> u16 {
         self.shared.found.hardware.device_id
     }
 
-    /// PCI device id and revision.
+    /// Returns PCI device id and revision.
     pub fn hardware_version(&self) -> (u32, u32) {
         (
             u32::from(self.shared.found.hardware.device_id),
@@ -715,28 +715,28 @@ impl Hca {
         )
     }
 
-    /// Firmware version: major, minor, sub-minor.
+    /// Returns the firmware version: major, minor, sub-minor.
     pub fn firmware_version(&self) -> (u32, u32, u32) {
         let (major, minor, sub_minor) = self.shared.found.hardware.firmware;
         (u32::from(major), u32::from(minor), u32::from(sub_minor))
     }
 
-    /// Path MTU code of the port, 1..=5 for 256..=4096 bytes.
+    /// Returns the path MTU code of the port, 1..=5 for 256..=4096 bytes.
     pub fn mtu(&self) -> u8 {
         self.port().path_mtu
     }
 
-    /// What bring-up did.
+    /// Returns the report of bring-up.
     pub fn bringup_report(&self) -> &BringupReport {
         &self.shared.found.report
     }
 
-    /// Pages given and returned so far.
+    /// Returns the numbers of pages given and returned so far.
     pub fn page_counts(&self) -> PageCounts {
         self.shared.lock().pages.counts()
     }
 
-    /// Command slots a silent device still holds.
+    /// Returns the number of command slots that the device still holds although their commands were given up.
     pub fn slots_quarantined(&self) -> usize {
         self.shared.lock().queue.quarantined()
     }
@@ -755,7 +755,7 @@ impl Commands for Hca {
 }
 
 impl Drop for Hca {
-    /// What was its own is kept for the next instance.
+    /// Keeps its own parts for the next instance.
     fn drop(&mut self) {
         self.own.leave(&mut self.shared.lock());
     }

@@ -1,4 +1,4 @@
-//! Event queues: how the device gets the driver's attention.
+//! Event queues: notifications from the device.
 //!
 //! An event queue is a ring of 64-byte entries (EQEs) the device writes and we read. Entry
 //! `consumer & (n - 1)` is ours when its owner bit equals the parity of the lap the consumer counter
@@ -23,13 +23,13 @@ const ENTRY_BYTES: usize = 64;
 /// The owner byte of an entry; bit 0 counts.
 const OWNER: usize = 0x3f;
 const OWNER_BIT: u8 = 1;
-/// Entries beyond what is wanted, and how many may be read before the device is told.
+/// Entries beyond the wanted number, and the maximum number read before the device is told.
 const SPARE: u32 = 128;
 /// The counter in the doorbell and in the context has 24 bits.
 const COUNTER_MASK: u32 = 0x00ff_ffff;
 const PAGE_LOG: u32 = 12;
 
-/// Events that may be waiting in a ring of `1 << log_entries`, the spare ones left free.
+/// Returns the number of events that may be waiting in a ring of `1 << log_entries`, the spare ones left free.
 pub(crate) fn events(log_entries: u32) -> u32 {
     (1u32 << log_entries.min(24)).saturating_sub(SPARE).max(1)
 }
@@ -41,8 +41,8 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// A ring for at least `wanted` entries and the spare ones, every one the device's. One page
-    /// list entry describes it: its IOVA is aligned to its size.
+    /// Makes a ring for at least `wanted` entries and the spare ones, all owned by the device. One page list entry
+    /// describes it: its IOVA is aligned to its size.
     pub(crate) fn new(arena: &DmaArena, wanted: u32) -> Result<Self, DmaError> {
         let entries = (wanted + SPARE).next_power_of_two();
         let bytes = (entries as usize * ENTRY_BYTES).max(1 << PAGE_LOG);
@@ -86,13 +86,13 @@ pub(crate) struct Eq {
     consumer: u32,
     /// Entries read since the device was last told.
     untold: u32,
-    /// Entries were read since the queue was last armed: it may have fired for them.
+    /// True if entries were read since the queue was last armed: it may have fired for them.
     fired: bool,
     vector: usize,
 }
 
 impl Eq {
-    /// The queue the device made of `ring`. Not armed yet.
+    /// Makes the queue that the device created on `ring`. Not armed yet.
     pub(crate) fn new(eqn: Eqn, ring: Ring, uar: Block<UarPage>, vector: usize) -> Self {
         Self {
             eqn,
@@ -109,17 +109,17 @@ impl Eq {
         self.eqn
     }
 
-    /// The memory, when nobody reads the queue any more.
+    /// Returns the memory, when the queue is no longer read.
     pub(crate) fn into_ring(self) -> Ring {
         self.ring
     }
 
-    /// Entries of the ring: more cannot be waiting.
+    /// Returns the number of entries of the ring, the maximum that can be waiting.
     pub(crate) fn entries(&self) -> u32 {
         1 << self.ring.log_entries
     }
 
-    /// The next entry, if the device has written one.
+    /// Returns the next entry, if the device has written one.
     pub(crate) fn poll(&mut self) -> Option<Eqe> {
         let slot = self.consumer & (self.entries() - 1);
         let at = slot as usize * ENTRY_BYTES;
@@ -138,8 +138,8 @@ impl Eq {
         Some(eqe)
     }
 
-    /// Tells the device how far we are and asks for an interrupt at the next entry. A queue that is
-    /// armed already is left alone.
+    /// Publishes the consumer counter and asks for an interrupt at the next entry. Does nothing if the queue is armed
+    /// already.
     pub(crate) fn arm(&mut self) {
         if self.fired {
             self.tell(true);
@@ -147,7 +147,7 @@ impl Eq {
         }
     }
 
-    /// The one place that rings this queue's doorbells.
+    /// Writes the consumer counter. The one place that rings this queue's doorbells.
     fn tell(&mut self, arm: bool) {
         let value = self.eqn.get() << 24 | (self.consumer & COUNTER_MASK);
         barrier::dma_hand_back(); // the entries are read before the device may overwrite them

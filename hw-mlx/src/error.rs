@@ -1,9 +1,9 @@
-//! What can go wrong, one enum per layer.
+//! Errors, one enum per layer.
 //!
-//! A command has four ways to fail, and they ask for different reactions: the transport refused the
-//! descriptor ([`CmdError::Delivery`]: our bug or broken memory), the firmware ran the command and refused
-//! it ([`CmdError::Refused`]: read status and syndrome), the firmware said nothing
-//! ([`CmdError::TimedOut`]: the memory is still lent), or the device is gone ([`CmdError::Dead`]).
+//! A command has four ways to fail, and they ask for different reactions: the transport refused the descriptor
+//! ([`CmdError::Delivery`]: our bug or broken memory), the firmware ran the command and refused it
+//! ([`CmdError::Refused`]: read status and syndrome), the firmware did not answer ([`CmdError::TimedOut`]: the memory
+//! is still lent), or the device is gone ([`CmdError::Dead`]).
 
 use std::fmt;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ pub use mlx_prm::known_syndromes;
 use mlx_prm::{CmdStatus, DeliveryStatus, Opcode, known_syndrome};
 use rdma_types::Address;
 
-/// A command that did not do what it was asked.
+/// A command that failed.
 #[derive(Debug, Error)]
 pub enum CmdError {
     /// The transport refused the descriptor; the firmware never read it.
@@ -37,8 +37,8 @@ pub enum CmdError {
         op_mod: u16,
         /// Status byte of the answer.
         status: CmdStatus,
-        /// The firmware's detail code. The vendor publishes none; some were met on cards and are told in public
-        /// ([`mlx_prm::KNOWN_SYNDROMES`]).
+        /// The firmware's detail code. The vendor publishes none; some were observed on cards and are described in
+        /// public ([`mlx_prm::KNOWN_SYNDROMES`]).
         syndrome: u32,
     },
     /// The entry still belongs to the device; its memory must not be reused.
@@ -50,10 +50,10 @@ pub enum CmdError {
         op_mod: u16,
         /// Its slot.
         slot: usize,
-        /// How long it had.
+        /// Milliseconds waited.
         waited_ms: u64,
     },
-    /// The answer is not signed as we asked (`cmdif_checksum` on): it was damaged on its way.
+    /// The answer does not have a valid signature (`cmdif_checksum` on): it was damaged on its way.
     #[error("{opcode:?} ({:#05x}, op_mod {op_mod:#x}): bad signature in the answer's {}", opcode.0, block.map_or_else(|| "entry".to_owned(), |n| format!("mailbox {n}")))]
     BadSignature {
         /// The command.
@@ -63,25 +63,25 @@ pub enum CmdError {
         /// The mailbox, or `None` for the entry itself.
         block: Option<usize>,
     },
-    /// The firmware did what it was asked, and the answer that was asked for has no room for what it is to say: our
+    /// The firmware executed the command, but the requested length of the answer is too short for its fixed part: our
     /// error.
     #[error("{opcode:?} ({:#05x}): {bytes} bytes of its answer were asked for, it has {fixed}", opcode.0)]
     ShortAnswer {
         /// The command.
         opcode: Opcode,
-        /// Bytes of the answer that was asked for.
+        /// Requested bytes of the answer.
         bytes: usize,
         /// Bytes that every answer to this command has.
         fixed: usize,
     },
-    /// Every slot is in use, or quarantined, and stayed so.
+    /// Every slot was in use or quarantined for the whole wait.
     #[error("{opcode:?} ({:#05x}): no command slot free after {waited_ms} ms ({quarantined} quarantined)", opcode.0)]
     NoSlot {
         /// The command.
         opcode: Opcode,
-        /// How long we waited for a slot.
+        /// Milliseconds waited for a slot.
         waited_ms: u64,
-        /// Slots a silent device still holds.
+        /// Slots that the device still holds although their commands were given up.
         quarantined: usize,
     },
     /// No memory for the command's mailboxes.
@@ -89,7 +89,7 @@ pub enum CmdError {
     Memory {
         /// The command.
         opcode: Opcode,
-        /// Why.
+        /// The cause.
         error: DmaError,
     },
     /// The device is dead; the command was not sent, or its answer will not come.
@@ -97,13 +97,13 @@ pub enum CmdError {
     Dead {
         /// The command.
         opcode: Opcode,
-        /// What it died of.
+        /// Cause of the device's death.
         cause: DeadCause,
     },
 }
 
 impl CmdError {
-    /// The firmware's status, where it is what refused.
+    /// Returns the firmware's status if the firmware refused.
     pub fn status(&self) -> Option<CmdStatus> {
         match self {
             Self::Refused { status, .. } => Some(*status),
@@ -117,7 +117,7 @@ impl CmdError {
         }
     }
 
-    /// Whether the device is as it was before the command, and well: it said so, or was never asked.
+    /// Returns true if the device is alive and unchanged by the command: it refused, or was never asked.
     pub fn is_refusal(&self) -> bool {
         match self {
             Self::Refused { .. } | Self::Memory { .. } => true,
@@ -130,8 +130,8 @@ impl CmdError {
         }
     }
 
-    /// Whether the device may still write the memory the command pointed at (rings in a page list
-    /// included): nobody knows whether it took effect.
+    /// Returns true if the device may still write the memory the command pointed at (rings in a page list included),
+    /// because it is unknown if the command took effect.
     pub fn outcome_unknown(&self) -> bool {
         match self {
             Self::TimedOut { .. } | Self::BadSignature { .. } | Self::ShortAnswer { .. } => true,
@@ -144,7 +144,7 @@ impl CmdError {
     }
 }
 
-/// The part of a refusal's text about its syndrome; nothing, if nobody has told of it.
+/// The part of a refusal's text about its syndrome; empty if the syndrome is unknown.
 struct Known(Opcode, u32);
 
 impl fmt::Display for Known {
@@ -156,19 +156,19 @@ impl fmt::Display for Known {
     }
 }
 
-/// What a device died of.
+/// Cause of a device's death.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum DeadCause {
     /// `fw_ver` reads all ones: the function is no longer on the bus.
     #[error("the function is gone from the bus (fw_ver reads all ones)")]
     Gone,
-    /// `nic_interface` says disabled (1) while we use it.
+    /// `nic_interface` reads disabled (1) while we use it.
     #[error("the NIC interface was disabled (nic_interface 1)")]
     Disabled,
-    /// `nic_interface` says software reset (7).
+    /// `nic_interface` reads software reset (7).
     #[error("the NIC is in software reset (nic_interface 7)")]
     SoftwareReset,
-    /// The function has forgotten the command queue: somebody reset it while we use it.
+    /// The function has lost the command queue: another program reset it while we use it.
     #[error("somebody else reset the function: it has forgotten where our commands are")]
     ResetByOthers,
     /// The health buffer asks for a reset and gives a syndrome.
@@ -188,8 +188,8 @@ pub enum DeadCause {
     /// The system says that the bus reported an uncorrectable error of the function.
     #[error("the bus reports an uncorrectable error of the function (AER)")]
     BusError,
-    /// A command that ends the device's use of memory was not answered, or not so that one could believe it: nobody
-    /// knows what it reaches. We have stopped it.
+    /// A command that ends the device's use of memory was not answered, or the answer was invalid, so the memory that
+    /// the device reaches is unknown. We have stopped it.
     #[error("stopped by us: it did not answer {opcode:?} ({:#05x}), which ends its use of memory", opcode.0)]
     Unended {
         /// The command.
@@ -206,7 +206,7 @@ pub enum DeadCause {
         "the firmware's health counter stands still at {counter:#08x}, and it answers no command"
     )]
     CounterStuck {
-        /// Where it stands.
+        /// Value of the counter.
         counter: u32,
     },
 }
@@ -217,25 +217,25 @@ pub enum DeadCause {
 pub struct MissingCapability {
     /// The field of the capability page, PRM spelling.
     pub name: &'static str,
-    /// What we need.
+    /// The value that we need.
     pub need: String,
-    /// What the device says.
+    /// The value that the device reports.
     pub have: String,
 }
 
-/// A capability that was set and reads otherwise.
+/// A capability that was set and reads back differently.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{name}: told {told}, it has {kept}")]
 pub struct NotKept {
     /// The field of the capability page, PRM spelling.
     pub name: &'static str,
-    /// What SET_HCA_CAP said.
+    /// The value given to SET_HCA_CAP.
     pub told: u32,
-    /// What QUERY_HCA_CAP says after INIT_HCA.
+    /// The value that QUERY_HCA_CAP returns after INIT_HCA.
     pub kept: u32,
 }
 
-/// A MAC address as people write it.
+/// A MAC address in the usual notation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mac(pub [u8; 6]);
 
@@ -246,7 +246,7 @@ impl fmt::Display for Mac {
     }
 }
 
-/// A list of them.
+/// A list of MAC addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Macs(pub Vec<[u8; 6]>);
 
@@ -257,31 +257,31 @@ impl fmt::Display for Macs {
     }
 }
 
-/// Why a function could not be opened, or stopped being usable.
+/// Why a function could not be opened, or is no longer usable.
 #[derive(Debug, Error)]
 pub enum MlxError {
     /// A command failed.
     #[error(transparent)]
     Cmd(#[from] CmdError),
-    /// The machine's side of the function failed.
+    /// The host's side of the function failed.
     #[error(transparent)]
     Function(#[from] FunctionError),
-    /// No DMA memory.
+    /// DMA memory could not be allocated.
     #[error(transparent)]
     Dma(#[from] DmaError),
-    /// The BAR is not what it should be.
+    /// The BAR is not as required.
     #[error(transparent)]
     Bar(#[from] BarError),
-    /// The device speaks another command interface.
+    /// The device has another revision of the command interface.
     #[error(
         "command interface revision {found}, need {}",
         mlx_prm::COMMAND_INTERFACE_REVISION
     )]
     CommandInterface {
-        /// What the initialization segment says.
+        /// The revision in the initialization segment.
         found: u32,
     },
-    /// The command queue the device describes is none.
+    /// The command queue that the device describes is not possible.
     #[error("command queue of 2^{log_size} entries of 2^{log_stride} bytes")]
     CommandQueue {
         /// log2 of the entries.
@@ -292,18 +292,18 @@ pub enum MlxError {
     /// `initializing` stays set.
     #[error("the firmware is still initializing after {waited_ms} ms")]
     Initializing {
-        /// How long we waited.
+        /// Milliseconds waited.
         waited_ms: u64,
     },
-    /// Nobody answers for the function's registers.
+    /// The function's registers read all ones for too long.
     #[error(
         "the function's registers read all ones for {waited_ms} ms: it does not boot, or is gone from the bus"
     )]
     Silent {
-        /// How long we waited.
+        /// Milliseconds waited.
         waited_ms: u64,
     },
-    /// The function is not there.
+    /// The function is no longer on the bus.
     #[error(
         "the function is gone from the bus: its registers and its configuration space read all ones"
     )]
@@ -314,35 +314,35 @@ pub enum MlxError {
         /// Bit n: step sequence n.
         supported: u32,
     },
-    /// The device knows the first interface step sequence only, which is not ours.
+    /// The device knows only the first interface step sequence, which is not ours.
     #[error("this driver needs ISSI 1, and the device does not know of ISSIs: {0}")]
     NoIssi(#[source] CmdError),
-    /// The device took SET_HCA_CAP and is something else than it was told to be.
+    /// The device accepted SET_HCA_CAP but does not have the settings.
     #[error("the device did not keep what SET_HCA_CAP told it: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     NotKept(Vec<NotKept>),
-    /// The device lacks what we cannot do without; all of it is listed.
+    /// The device lacks capabilities we cannot do without; all of them are listed.
     #[error("the device lacks: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Missing(Vec<MissingCapability>),
-    /// A number the device gave makes no sense.
+    /// The device returned an implausible number.
     #[error("the device answered {what} = {value:#x}")]
     Nonsense {
-        /// Which number.
+        /// Name of the number.
         what: &'static str,
         /// Its value.
         value: u64,
     },
-    /// A queue that was asked for is larger than the format of its ring, or of an entry, can be.
+    /// The requested queue is larger than the format of its ring, or of an entry, allows.
     #[error("a {queue} of {entries} entries{}: its format ends before", segments.map_or_else(String::new, |most| format!(" of up to {most} segments")))]
     QueueTooLarge {
-        /// Which queue.
+        /// Kind of queue.
         queue: &'static str,
-        /// Entries asked for.
+        /// Entries requested.
         entries: u32,
-        /// Segments of one, asked for, where entries have segments.
+        /// Segments of an entry, requested, where entries have segments.
         segments: Option<u32>,
     },
-    /// Memory to be registered whose addresses no page of the device translates: there is none of it, it runs over the
-    /// end of an address space, or the two addresses do not agree within the smallest page.
+    /// Memory to be registered that no page size of the device can translate: it is empty, it runs over the end of an
+    /// address space, or the two addresses do not agree within the smallest page.
     #[error(
         "{bytes} bytes at {address:#x}, I/O address {iova:#x}: nothing that pages of 2^{log_min_page} bytes translate"
     )]
@@ -351,19 +351,19 @@ pub enum MlxError {
         address: u64,
         /// The address that the device's accesses go to.
         iova: u64,
-        /// How many.
+        /// Length in bytes.
         bytes: u64,
         /// log2 of the smallest page.
         log_min_page: u32,
     },
-    /// Memory to be registered that takes a larger translation table than one command carries.
+    /// Memory to be registered that takes a larger translation table than one command can carry.
     #[error("{bytes} bytes take a translation table of {asked} bytes, a command carries {limit}")]
     TranslationTooLarge {
         /// Bytes of the memory.
         bytes: u64,
         /// Bytes of its table.
         asked: u64,
-        /// The longest there may be.
+        /// The maximum length of a table.
         limit: u64,
     },
     /// The firmware wants more pages than the configuration allows it.
@@ -374,51 +374,51 @@ pub enum MlxError {
         /// Pages it may still have.
         room: usize,
     },
-    /// The configured MAC is no station's.
+    /// The configured MAC is not a unicast station address.
     #[error("HcaConfig::mac is {mac}, which is no address of one station")]
     ConfiguredMac {
         /// The address.
         mac: Mac,
     },
-    /// The function cannot take part in the network, although that was asked for.
+    /// The function cannot take part in the network, although the configuration requires it.
     #[error("ARP and neighbour discovery are not possible: {0}")]
     NoNetwork(String),
-    /// More multicast groups are to be heard than the vport's list holds.
+    /// More multicast groups are needed than the vport's list holds.
     #[error(
         "{wanted} multicast groups, of which the vport's list holds {most} (log_max_current_mc_list)"
     )]
     TooManyGroups {
-        /// Groups that the list holds.
+        /// Number of groups that the list holds.
         most: usize,
-        /// Groups that are wanted.
+        /// Number of groups that are needed.
         wanted: usize,
     },
-    /// An address that cannot be one of ours as it was given.
+    /// An address that is invalid as given.
     #[error("address {address}: {why}")]
     Address {
-        /// The address, and what was said of it.
+        /// The address, with its prefix, gateway and VLAN.
         address: Address,
-        /// The rule that it breaks.
+        /// The rule that it violates.
         why: &'static str,
     },
-    /// An address that was removed meanwhile.
+    /// An address that was removed in the meantime.
     #[error("the address at index {index} was removed")]
     NoSuchGid {
-        /// Its place in the RoCE address table.
+        /// Its index in the RoCE address table.
         index: u8,
     },
     /// More addresses than the RoCE address table holds.
     #[error("{asked} addresses, the RoCE address table holds {room}")]
     TooManyGids {
-        /// Addresses asked for, the link-local one included.
+        /// Number of addresses requested, the link-local one included.
         asked: usize,
-        /// Entries of the table.
+        /// Number of entries of the table.
         room: usize,
     },
-    /// No interrupt vector.
+    /// There is no interrupt vector.
     #[error("the function has no MSI-X vector")]
     NoInterrupts,
-    /// No way to an address.
+    /// The MAC of an address is unknown.
     #[error("no neighbour entry for {address}")]
     Unresolved {
         /// The address.
@@ -427,12 +427,12 @@ pub enum MlxError {
     /// The device is dead.
     #[error("the device is dead: {0}")]
     Dead(DeadCause),
-    /// Without random numbers names could be guessed.
+    /// Random numbers could not be had; without them names could be guessed.
     #[error("the system gives no random numbers: {0}")]
     Random(String),
 }
 
-/// Delivery status in words (PRM "Command Queue Entry", status).
+/// Returns a delivery status in words (PRM "Command Queue Entry", status).
 pub fn delivery_text(status: DeliveryStatus) -> &'static str {
     match status.0 {
         0x00 => "delivered",
@@ -450,13 +450,13 @@ pub fn delivery_text(status: DeliveryStatus) -> &'static str {
     }
 }
 
-/// Command status in words.
+/// Returns a command status in words.
 pub fn status_text(status: CmdStatus) -> &'static str {
     command_status(status.0).unwrap_or("unknown status")
 }
 
-/// The name of a command's status, and what it means behind a colon, where the name does not say it (PRM "Command
-/// Status").
+/// Returns the name of a command's status, followed by a colon and its meaning if the name does not tell it (PRM
+/// "Command Status").
 #[must_use]
 pub const fn command_status(code: u8) -> Option<&'static str> {
     Some(match code {
@@ -481,18 +481,18 @@ pub const fn command_status(code: u8) -> Option<&'static str> {
     })
 }
 
-/// The name of the status of a command that was not delivered.
+/// Returns the name of the status of a command that was not delivered.
 #[must_use]
 pub const fn delivery_status(code: u8) -> Option<&'static str> {
     DeliveryStatus(code).name()
 }
 
-/// Health syndromes in words.
+/// Returns a health syndrome in words.
 pub fn syndrome_text(synd: u8) -> &'static str {
     health_syndrome(synd).unwrap_or("unknown syndrome")
 }
 
-/// What a health syndrome means (rdma-core `providers/mlx5/mlx5_vfio.c`, `hsynd_str`).
+/// Returns the meaning of a health syndrome (rdma-core `providers/mlx5/mlx5_vfio.c`, `hsynd_str`).
 #[must_use]
 pub const fn health_syndrome(synd: u8) -> Option<&'static str> {
     Some(match synd {

@@ -1,25 +1,25 @@
-//! The function's Ethernet port: what a network asks of a station before RDMA begins (ARP, neighbour discovery, echo).
+//! The function's Ethernet port, for the protocols that precede RDMA (ARP, neighbour discovery, echo).
 //!
-//! A send queue sends whole frames through a TIS; a receive queue gets from a TIR what module `steering` leads there,
-//! which is only what a station has to hear. RDMA traffic never comes this way. Both queues report to one completion
-//! queue, on the event queue that all instances share, as QP1's does.
+//! A send queue sends whole frames through a TIS; a receive queue receives through a TIR the frames that module
+//! `steering` directs there, which are only those that a station must receive. RDMA traffic does not pass here. Both
+//! queues report to one completion queue, on the event queue that all instances share, as QP1's does.
 //!
 //! ```text
 //!   frame -> send queue -> TIS -> port -> flow table -> TIR -> receive queue -> frame
 //! ```
 //!
-//! Frames are copied: into a slot of ours before they are sent, out of one when they have arrived. There are few, and
-//! they are short. The first bytes of a frame stand in the WQE, as many as any setting of `min_wqe_inline_mode` asks
-//! for (Linux `en_tx.c` `mlx5e_calc_min_inline`: up to the transport header).
+//! Frames are copied: into a slot of ours before they are sent, out of one when they have arrived. They are few and
+//! short. The first bytes of a frame are inline in the WQE, as many as any setting of `min_wqe_inline_mode` requires
+//! (Linux `en_tx.c` `mlx5e_calc_min_inline`: up to the transport header).
 //!
 //! A frame of ours carries its VLAN tag as bytes, and the tag of one that arrived is left where it is (`vsd`).
 //!
-//! An error entry means that the queue is in error. Both are then taken through RESET to READY again, and what was in
-//! flight is lost, as frames may be ([`Ethernet::repair`]).
+//! An error entry means that the queue is in error. Both queues are then taken through RESET to READY again. Frames
+//! in flight are lost, which their protocols allow for ([`Ethernet::repair`]).
 //!
-//! What a function may not have (no Ethernet queues, no flow tables, an InfiniBand port) it does without:
-//! [`Ethernet::why_not`] says why. The time stamps that queues put into completions are not used, so a queue has those
-//! of the device's default clock, where the device has a choice of clocks.
+//! A function may lack the required features (Ethernet queues, flow tables, an Ethernet port) and then does without
+//! this port: [`Ethernet::why_not`] says why. The time stamps that queues put into completions are not used, so a
+//! queue has those of the device's default clock, where the device has a choice of clocks.
 
 mod objects;
 mod steering;
@@ -45,12 +45,12 @@ use crate::ring::{Lent, RingMemory};
 use crate::uar::Doorbells;
 use crate::vport;
 
-/// Frames that may be on their way out.
+/// Maximum number of frames in flight to the network.
 const SENDS: u32 = 64;
-/// Frames that may arrive before somebody looks.
+/// Number of frames that may arrive between two polls.
 const RECEIVES: u32 = 64;
-/// Bytes of a frame that stand in its WQE: two in the Ethernet segment and five units. More than Ethernet, VLAN, IPv6
-/// and TCP headers together.
+/// Inline bytes of a frame in its WQE: two in the Ethernet segment and five units. More than Ethernet, VLAN, IPv6 and
+/// TCP headers together.
 const INLINE: usize = 2 + 5 * 16;
 /// Segments that a send WQE has room for beside its control segment and a remote address: Ethernet segment, five units
 /// of inline bytes, a data segment, in two blocks.
@@ -65,9 +65,9 @@ const READY: u32 = 1;
 const ERROR: u32 = 3;
 /// `wq_type` of a ring.
 const CYCLIC: u32 = 1;
-/// The address of everybody on the link.
+/// The broadcast address.
 pub const BROADCAST: [u8; 6] = [0xff; 6];
-/// `wqe_inline_mode`: the vport's context says how much has to be inline.
+/// `wqe_inline_mode`: the vport's context says how many bytes must be inline.
 const INLINE_BY_VPORT: u32 = 1;
 /// Slots begin at multiples of this.
 const SLOT_ALIGN: usize = 64;
@@ -78,30 +78,30 @@ pub struct Ethernet {
     send: SendQueue,
     recv: RecvQueue,
     numbers: Numbers,
-    /// Everything that the device has for it beside the completion queue.
+    /// All objects of the device for the port, except the completion queue.
     objects: Objects,
     memory: Lent<Memory>,
     free_sends: Vec<u32>,
-    /// Addresses of groups that the vport lets through.
+    /// Multicast addresses that the vport admits.
     groups: Vec<[u8; 6]>,
-    /// Where a frame that arrived is copied to.
+    /// Buffer to which a received frame is copied.
     frame: Vec<u8>,
     armed: bool,
     broken: bool,
 }
 
-/// What the device may read and write.
+/// Memory that the device may read and write.
 #[derive(Debug)]
 struct Memory {
     send: RingMemory,
     recv: RingMemory,
     /// Send slots, then receive slots.
     slots: DmaBuffer,
-    /// Bytes between receive slots: of the longest frame that the port lets through.
+    /// Bytes between receive slots: those of the longest frame that the port admits.
     recv_slot: usize,
 }
 
-/// What the device calls its objects.
+/// The device's numbers of the objects.
 #[derive(Clone, Copy, Debug)]
 struct Numbers {
     sqn: u32,
@@ -154,12 +154,12 @@ impl Sizes {
 }
 
 impl Ethernet {
-    /// Why a function has no Ethernet port for us; `None`: nothing that it says of itself is against it. Numbers of
-    /// which one is enough (transport domains, TISes, queues, TIRs) are not among the reasons: the least that a
-    /// logarithm says is one.
+    /// Returns the reason why a function has no Ethernet port for us; `None` if its capabilities are sufficient.
+    /// Resources of which one is enough (transport domains, TISes, queues, TIRs) are not checked: the least value of
+    /// a logarithm means one.
     ///
     /// # Errors
-    /// The device does not tell what its flow tables are.
+    /// The device does not report its flow tables.
     pub fn why_not(hca: &mut Hca) -> Result<Option<&'static str>, CmdError> {
         let general = hca.caps().general();
         let sizes = Sizes::new();
@@ -182,7 +182,7 @@ impl Ethernet {
         let page = caps::query_page::<FlowTableNicCap>(hca, CapType::FLOW_TABLE)?;
         let tables = page.current.flow_table_properties_nic_receive();
         let fields = tables.ft_field_support();
-        // A page that names no field at all says nothing of them; the device does when it is asked for a group.
+        // A page that names no field at all gives no information; the device then reports it when a group is created.
         let names = fields.as_bytes().iter().any(|byte| *byte != 0);
         Ok(first(&[
             (tables.ft_support(), "ft_support is 0"),
@@ -205,8 +205,8 @@ impl Ethernet {
         ]))
     }
 
-    /// Makes the queues, and leads to them what a station has to hear. What was made before a failure is destroyed
-    /// again.
+    /// Creates the queues, and directs to them the frames that a station must receive. If a step fails, the objects
+    /// created before are destroyed.
     ///
     /// # Errors
     /// No memory, a capability that is not there ([`MlxError::NoNetwork`]), or device refusal.
@@ -216,7 +216,7 @@ impl Ethernet {
         }
         let sizes = Sizes::new();
         let memory = Memory::alloc(hca.arena(), &sizes, hca.port().mtu)?;
-        // It is every instance's.
+        // The port is shared by all instances.
         let eqn = hca.shared_eqn();
         let mut cq = Cq::create_on(hca, eqn, doorbells, SENDS + RECEIVES)?;
         let memory = Lent::new(memory, hca.arena().downgrade());
@@ -265,7 +265,7 @@ impl Ethernet {
         Ok(ethernet)
     }
 
-    /// Destroys it.
+    /// Destroys the port.
     ///
     /// # Errors
     /// Device refusal; what could not be destroyed keeps its memory.
@@ -277,11 +277,11 @@ impl Ethernet {
         Ok(())
     }
 
-    /// Has frames to these addresses of groups come here, and to no other one. Nothing is heard of before; whoever
-    /// wants to hear what is for everybody names [`BROADCAST`].
+    /// Sets the group addresses whose frames are received here. Before the first call no such frames are received; to
+    /// receive broadcasts, include [`BROADCAST`].
     ///
     /// # Errors
-    /// Device refusal; it hears what it heard.
+    /// Device refusal; the set is unchanged.
     pub fn hear(&mut self, hca: &mut Hca, groups: &[[u8; 6]]) -> Result<(), MlxError> {
         if self.groups != groups {
             let log_most = hca.caps().general().log_max_current_mc_list();
@@ -297,19 +297,19 @@ impl Ethernet {
         Ok(())
     }
 
-    /// Number of its completion queue, by which its events come.
+    /// Returns the number of its completion queue, by which its events come.
     #[must_use]
     pub fn cqn(&self) -> u32 {
         self.cq.cqn()
     }
 
-    /// The device's numbers of the send queue and the receive queue.
+    /// Returns the device's numbers of the send queue and the receive queue.
     #[must_use]
     pub fn numbers(&self) -> (u32, u32) {
         (self.numbers.sqn, self.numbers.rqn)
     }
 
-    /// A completion event named its completion queue.
+    /// Notes that a completion event named its completion queue.
     pub fn notified(&mut self) {
         self.cq.sequence().count_event();
         self.armed = false;
@@ -337,7 +337,7 @@ impl Ethernet {
     /// Sends a frame, from destination address to the end of its payload.
     ///
     /// # Errors
-    /// [`QueueFull`]: so many are on their way, the queue is broken, or the frame is longer than [`SEND_BYTES`].
+    /// [`QueueFull`]: all send slots are in flight, the queue is broken, or the frame is longer than [`SEND_BYTES`].
     pub fn send(&mut self, frame: &[u8]) -> Result<(), QueueFull> {
         if self.broken || frame.len() > SEND_BYTES {
             return Err(QueueFull);
@@ -354,8 +354,8 @@ impl Ethernet {
             .inspect_err(|_| self.free_sends.push(slot))
     }
 
-    /// Takes in what completed, and hands over each frame that arrived. Bounded by the rings: what arrives meanwhile
-    /// waits for the next call, which the completion queue asks for.
+    /// Processes completions, and passes each received frame to `each`. Bounded by the rings: later frames wait for
+    /// the next call, which the completion queue asks for.
     pub fn take_in(&mut self, mut each: impl FnMut(&[u8])) {
         self.drain(&mut each);
         if !self.armed && !self.broken {
@@ -372,7 +372,7 @@ impl Ethernet {
             };
             self.take(&entry, each);
         }
-        // There may be more.
+        // There may be more entries.
         self.armed = false;
     }
 
@@ -414,7 +414,7 @@ impl Ethernet {
         self.post_receive(slot);
     }
 
-    /// Brings the queues back after one of them broke. Does nothing if none did.
+    /// Restores the queues after one of them broke. Does nothing otherwise.
     ///
     /// # Errors
     /// Device refusal; they stay broken.
@@ -425,7 +425,7 @@ impl Ethernet {
         let Numbers { sqn, rqn, .. } = self.numbers;
         tracing::warn!(sqn, rqn, "an Ethernet queue broke; both are reset");
         for from in [READY, ERROR] {
-            // Which of the two each is in, only the device knows.
+            // Only the device knows the state of each.
             let moved = [
                 send_state(hca, sqn, from, RESET),
                 recv_state(hca, rqn, from, RESET),
@@ -448,7 +448,7 @@ impl Ethernet {
     }
 }
 
-/// Makes what the device has of the port, and notes it in `objects`.
+/// Creates the device's objects of the port, and adds them to `objects`.
 fn make(
     hca: &mut Hca,
     cqn: u32,
@@ -522,7 +522,7 @@ fn make(
     recv_state(hca, rqn, RESET, READY)?;
 
     let mut input = CreateTirIn::new();
-    // Without a bit of `self_lb_block`, which are those of what is let through, our own frames do not come back (Linux
+    // Without a bit of `self_lb_block`, which are those for admitted frames, our own frames do not come back (Linux
     // `mlx5e_refresh_tirs`).
     input
         .ctx_mut()
@@ -534,14 +534,14 @@ fn make(
     Ok(Numbers { sqn, rqn, lkey })
 }
 
-/// The `ts_format` of a queue on a device with this capability: 0 is free running; 1 is the default where there is a
-/// choice of clocks, or real time alone, and reserved elsewhere (DPDK `mlx5_ts_format_conv`).
+/// Returns the `ts_format` of a queue on a device with this capability: 0 is free running; 1 is the default where
+/// there is a choice of clocks, or real time alone, and reserved elsewhere (DPDK `mlx5_ts_format_conv`).
 fn ts_format(capability: u32) -> u32 {
     u32::from(capability != 0)
 }
 
-/// What the send queue's context has to say of inline headers: what the vport's does, where that decides (Linux
-/// `en_main.c` `mlx5e_create_sq`).
+/// Returns the inline mode for the send queue's context: the vport's, where that decides (Linux `en_main.c`
+/// `mlx5e_create_sq`).
 fn inline_mode(hca: &mut Hca) -> Result<u32, MlxError> {
     let page = caps::query_page::<EthOffloadCaps>(hca, CapType::ETHERNET_OFFLOADS)?;
     if page.current.wqe_inline_mode() != INLINE_BY_VPORT {
@@ -551,7 +551,7 @@ fn inline_mode(hca: &mut Hca) -> Result<u32, MlxError> {
     Ok(vport.nic_vport_context().min_wqe_inline_mode())
 }
 
-/// A ring, as a queue's context describes it.
+/// Describes a ring in a queue's context.
 fn describe(wq: &mut Wq, pd: u32, memory: &RingMemory, entries: u32, stride: usize) {
     wq.set_wq_type(CYCLIC)
         .set_pd(pd)

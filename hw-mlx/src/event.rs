@@ -1,7 +1,8 @@
-//! What event queue entries say (PRM "Event Queue Entry", event types and their payloads).
+//! Meanings of event queue entries (PRM "Event Queue Entry", event types and their payloads).
 //!
-//! Decoding is separate from the ring (`crate::eq`) and from what is done about an event
-//! (`crate::control`): a pure function from 64 bytes to a meaning. Numbers in it are the device's
+//! Decoding is separate from the ring (`crate::eq`) and from the reaction to an event (`crate::control`): a pure
+//! function from 64 bytes to a meaning. Numbers in it come from the device and may name nothing; the owner of the
+//! object checks that it exists.
 //! word and name nothing for certain; whoever owns the object looks whether there is such a one.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -13,7 +14,7 @@ use zerocopy::IntoBytes;
 use crate::error::{DeadCause, Mac};
 use mlx_prm::{Cqn, Eqe, EventType, Qpn, Rmpn};
 
-/// Something that happened outside of a queue.
+/// An event outside of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsyncEvent {
     /// The port is active.
@@ -27,51 +28,51 @@ pub enum AsyncEvent {
     },
     /// The first packet reached a queue pair in RTR.
     CommEstablished {
-        /// Which.
+        /// The queue pair.
         qpn: Qpn,
     },
     /// The send queue is drained (state SQD).
     SqDrained {
-        /// Which.
+        /// The queue pair.
         qpn: Qpn,
     },
     /// The queue pair failed by itself.
     QpError {
-        /// Which.
+        /// The queue pair.
         qpn: Qpn,
-        /// What the device calls it.
+        /// The device's event type.
         event: EventType,
     },
     /// The last receive buffer of an SRQ-fed queue pair in error was consumed.
     SrqLastWqe {
-        /// Which.
+        /// The queue pair.
         qpn: Qpn,
     },
     /// The completion queue lost entries or cannot be written.
     CqError {
-        /// Which.
+        /// The completion queue.
         cqn: Cqn,
         /// 1 overrun, 2 access violation.
         syndrome: u8,
     },
     /// Fewer buffers than the armed limit are on the shared receive queue.
     SrqLimit {
-        /// Which.
+        /// The shared receive queue.
         rmpn: Rmpn,
     },
     /// The shared receive queue is unusable.
     SrqError {
-        /// Which.
+        /// The shared receive queue.
         rmpn: Rmpn,
     },
     /// The device is gone or unusable; every later command fails.
     DeviceDead {
-        /// What it died of.
+        /// Cause of its death.
         cause: DeadCause,
     },
     /// The system wants the function back and waits until it is closed. Until then everything works.
     DeviceRequested,
-    /// Something happened on the network that is not an event of the device's ([`Hca::tell_all`](crate::Hca::tell_all)).
+    /// An event on the network that does not come from the device ([`Hca::tell_all`](crate::Hca::tell_all)).
     Network(NetworkEvent),
     /// An address of ours retires ([`Hca::retire_address`](crate::Hca::retire_address)).
     AddressRemoved {
@@ -80,12 +81,12 @@ pub enum AsyncEvent {
         /// The address.
         address: IpAddr,
     },
-    /// Nobody asked for events so long that some were thrown away.
+    /// Events were not fetched for so long that some were dropped.
     EventsLost {
-        /// How many.
+        /// Number of events dropped.
         count: u64,
     },
-    /// An event this driver has no use for.
+    /// An event that this driver does not use.
     Other {
         /// Its type.
         event: EventType,
@@ -94,25 +95,25 @@ pub enum AsyncEvent {
     },
 }
 
-/// What is heard on the network.
+/// An event on the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkEvent {
-    /// The function has one more address ([`Hca::add_address`](crate::Hca::add_address)).
+    /// An address was added to the function ([`Hca::add_address`](crate::Hca::add_address)).
     AddressAdded(IpAddr),
-    /// Another station uses an address of ours, too.
+    /// Another station also uses one of our addresses.
     AddressDuplicate {
         /// The address.
         address: IpAddr,
         /// The other station's MAC.
         mac: [u8; 6],
-        /// The address had just been added, and is given up. Otherwise it is defended (RFC 5227, 2.4).
+        /// True if the address was newly added, and is given up. False if we defend it (RFC 5227, 2.4).
         lost: bool,
     },
-    /// A neighbour has another MAC than before.
+    /// The MAC of a neighbour has changed.
     NeighbourMoved {
         /// The neighbour.
         address: IpAddr,
-        /// Its MAC from now on.
+        /// Its new MAC.
         mac: [u8; 6],
     },
     /// No station answers for a neighbour's address.
@@ -177,36 +178,36 @@ impl fmt::Display for AsyncEvent {
     }
 }
 
-/// Whose pages.
+/// Function that owns pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct FunctionId {
     /// Function number; 0 is the function itself.
     pub(crate) number: u16,
-    /// The function of the adapter's own processor.
+    /// True for the function of the adapter's own processor.
     pub(crate) embedded_cpu: bool,
 }
 
 /// A page request event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PageRequest {
-    /// For whom.
+    /// Function that the pages are for.
     pub(crate) function: FunctionId,
     /// Pages wanted, or, negative, offered back.
     pub(crate) pages: i32,
-    /// Everything the function holds is free; no command is wanted.
+    /// True if everything the function holds is free; no command is wanted.
     pub(crate) release_all: bool,
 }
 
-/// What one entry asks for.
+/// Meaning of one entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Meaning {
-    /// Commands are done: bit n is slot n.
+    /// Commands are done: bit n stands for slot n.
     Commands(u32),
-    /// The firmware wants pages, or gives some back.
+    /// The firmware wants pages, or returns some.
     Pages(PageRequest),
     /// A completion queue has entries.
     Completion(Cqn),
-    /// For whoever asks [`crate::Hca::next_async`].
+    /// An event for [`crate::Hca::next_async`].
     Async(AsyncEvent),
 }
 
@@ -225,7 +226,7 @@ const EC_FUNCTION_EMBEDDED_CPU: u16 = 1 << 15;
 const EC_FUNCTION_RELEASE_ALL: u16 = 1 << 14;
 const NUMBER_MASK: u32 = 0x00ff_ffff;
 
-/// What an entry means.
+/// Decodes an entry.
 pub(crate) fn decode(eqe: &Eqe) -> Meaning {
     let bytes = eqe.as_bytes();
     let be16 = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
@@ -291,7 +292,7 @@ pub(crate) const ASYNC_EVENTS: u64 = mask(&[
     EventType::SRQ_LAST_WQE,
     EventType::SRQ_RQ_LIMIT,
 ]);
-/// What the control event queue carries besides: commands done.
+/// Command completions, which the control event queue also carries.
 pub(crate) const COMMAND_EVENTS: u64 = mask(&[EventType::CMD]);
 /// Page requests; only where the firmware sends them (`page_request_disable`).
 pub(crate) const PAGE_EVENTS: u64 = mask(&[EventType::PAGE_REQUEST]);
@@ -306,19 +307,19 @@ const fn mask(types: &[EventType]) -> u64 {
     mask
 }
 
-/// Events waiting for whoever wants them.
+/// Events that wait to be fetched.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     events: VecDeque<AsyncEvent>,
     lost: u64,
-    /// Something came in that nobody was told of yet.
+    /// True if an event came in since the last `seen`.
     unseen: bool,
-    /// There is something elsewhere that is worth a look.
+    /// True if there is work that is kept elsewhere.
     called: bool,
 }
 
 impl Inbox {
-    /// A device that talks to nobody does not fill the host's memory.
+    /// Bound on memory for events that are never fetched.
     const LIMIT: usize = 1 << 16;
 
     pub(crate) fn push(&mut self, event: AsyncEvent) {
@@ -330,7 +331,7 @@ impl Inbox {
         }
     }
 
-    /// Something could not be kept.
+    /// Notes that an event was lost.
     pub(crate) const fn lose(&mut self) {
         self.unseen = true;
         self.lost += 1;
@@ -345,41 +346,41 @@ impl Inbox {
             })
     }
 
-    /// There is something to look at that is kept elsewhere.
+    /// Notes that there is work that is kept elsewhere.
     pub(crate) const fn call(&mut self) {
         self.called = true;
     }
 
-    /// Whether there was, since this was last asked.
+    /// Returns whether there was such work since the last call.
     pub(crate) fn was_called(&mut self) -> bool {
         std::mem::take(&mut self.called)
     }
 
-    /// Whether there is anything that nobody was told of, here or elsewhere.
+    /// Returns whether there is anything new, here or elsewhere.
     pub(crate) const fn has_news(&self) -> bool {
         self.called || self.unseen
     }
 
-    /// Whether something came in since this was last asked. Events arrive while commands are waited for;
-    /// whoever sleeps for them afterwards would miss them.
+    /// Returns whether an event came in since the last call. Events arrive while commands are waited for; a thread
+    /// that then sleeps for them would miss them.
     pub(crate) fn seen(&mut self) -> bool {
         std::mem::take(&mut self.unseen)
     }
 }
 
-/// Completion queues that have something to say.
+/// Completion queues with events that were not yet fetched.
 #[derive(Debug, Default)]
 pub(crate) struct Completions {
     queues: BTreeSet<u32>,
-    /// One came in that nobody was told of yet.
+    /// True if one came in since the last `seen`.
     unseen: bool,
 }
 
 impl Completions {
-    /// More than anybody makes, and fewer than a device can name.
+    /// More than any program makes, and fewer than a device can name.
     const LIMIT: usize = 1 << 20;
 
-    /// False: there is no room for it.
+    /// Adds a completion queue; returns false if there is no room.
     #[must_use]
     pub(crate) fn note(&mut self, cqn: Cqn) -> bool {
         if self.queues.len() == Self::LIMIT && !self.queues.contains(&cqn.get()) {
@@ -390,22 +391,22 @@ impl Completions {
         true
     }
 
-    /// One of them, which is told.
+    /// Removes and returns one of them.
     pub(crate) fn next(&mut self) -> Option<Cqn> {
         self.queues.pop_first().map(Cqn::new)
     }
 
-    /// Forgets what there is of a queue.
+    /// Removes a queue.
     pub(crate) fn forget(&mut self, cqn: Cqn) {
         self.queues.remove(&cqn.get());
     }
 
-    /// Whether one came in that nobody was told of.
+    /// Returns whether there is a new one.
     pub(crate) const fn has_news(&self) -> bool {
         self.unseen
     }
 
-    /// Whether one came in since this was last asked.
+    /// Returns whether one came in since the last call.
     pub(crate) fn seen(&mut self) -> bool {
         std::mem::take(&mut self.unseen)
     }

@@ -4,10 +4,9 @@
 //! our own: a queue pair names an entry, and source MAC, source IP, IP version and encapsulation of
 //! its packets come from there (PRM "RoCE Address Table").
 //!
-//! Index 0 is always the link-local address made of our MAC (RFC 4291, modified EUI-64), so two
-//! functions on one link can talk without any configuration: such an address contains the MAC of
-//! its owner. Other peers are found in the static neighbours of the configuration, or by asking the network (module
-//! `network`).
+//! Index 0 is always the link-local address made of our MAC (RFC 4291, modified EUI-64), so two functions on one link
+//! can communicate without any configuration: such an address contains the MAC of its owner. Other peers are found
+//! among the static neighbours of the configuration, or by asking the network (module `network`).
 
 mod entry;
 mod table;
@@ -29,7 +28,7 @@ const ROCE_V2: u32 = 2;
 const L3_IPV4: u32 = 0;
 const L3_IPV6: u32 = 1;
 
-/// The table a port gets: the link-local address, then the others in their order, each once.
+/// Returns the table of a port: the link-local address, then the others in their order, each once.
 pub(crate) fn table(
     mac: [u8; 6],
     addresses: &[Address],
@@ -46,7 +45,7 @@ pub(crate) fn table(
             .find(|other| other.address == address.address)
         {
             None => table.push(address),
-            // Ours by itself, and now we hear more of it.
+            // The entry is the default one so far; the configured one replaces it.
             Some(other) if *other == other.address.into() => *other = address,
             Some(other) if *other == address => {}
             Some(_) => {
@@ -77,7 +76,7 @@ pub(crate) fn table(
         .collect()
 }
 
-/// The device's form of an entry.
+/// Returns the device's form of an entry.
 fn layout(entry: &GidEntry) -> RoceAddr {
     let [a, b, c, d, e, f] = entry.mac;
     let mut address = RoceAddr::new();
@@ -106,8 +105,8 @@ pub(crate) fn write_entry(
     write(control, entry.index, &layout(entry), port)
 }
 
-/// Clears one entry: no address, in the version of all our entries. Version 0 is RoCE v1, which a function may not have
-/// (Linux `mlx5_ib_del_gid`, `set_roce_addr`).
+/// Clears one entry: no address, in the version of all our entries. Version 0 is RoCE v1, which a function may not
+/// have (Linux `mlx5_ib_del_gid`, `set_roce_addr`).
 pub(crate) fn clear_entry(
     control: &mut impl Commands,
     index: u8,
@@ -132,7 +131,7 @@ fn write(
     control.exec(&input).map(|_| ())
 }
 
-/// The MAC behind a GID: ours, one contained in it, or a static neighbour's.
+/// Returns the MAC behind a GID: ours, one contained in it, or a static neighbour's.
 pub(crate) fn resolve(
     gid: [u8; 16],
     own: &[GidEntry],
@@ -152,8 +151,8 @@ pub(crate) fn resolve(
         .ok_or(MlxError::Unresolved { address })
 }
 
-/// The entry to send from to `gid`: one on whose link it is, by the longest prefix, else one with a gateway; a
-/// link-local address reaches such, and no others.
+/// Returns the entry to send from to `gid`: the one on the same link with the longest prefix, else one with a
+/// gateway. A link-local address reaches link-local GIDs, and no others.
 pub(crate) fn source(gid: [u8; 16], own: &[GidEntry]) -> Option<&GidEntry> {
     let address = address_of(gid);
     let is_local =
@@ -165,7 +164,7 @@ pub(crate) fn source(gid: [u8; 16], own: &[GidEntry]) -> Option<&GidEntry> {
         .iter()
         .filter(scope)
         .filter(|entry| same_network(address, entry.address, entry.prefix));
-    // The first one of those whose prefix is the longest.
+    // The first one with the longest prefix.
     on_link.rev().max_by_key(|entry| entry.prefix).or_else(|| {
         own.iter()
             .filter(scope)

@@ -1,20 +1,19 @@
-//! QP1: the queue pair through which hosts manage their connections.
+//! QP1: the queue pair for connection management.
 //!
 //! Management datagrams (MADs, 256 bytes) travel as UD Sends between the queue pairs numbered 1 of
 //! two ports. Over RoCE the function has a queue pair of a service type of its own for them; it has
 //! a number like any other, but its packets say 1 (PRM "QP1"; drivers/infiniband/hw/mlx5/gsi.c of Linux).
 //!
-//! Queues: a send ring whose every WQE points at a slot of 256 bytes, and a receive ring whose
-//! every entry points at a slot of 40 + 256. Slots are cookies: the completion of a send frees its slot, and a
-//! received slot is copied out and posted again at once. When the send slots are all out the datagram
-//! is refused; the protocol above repeats what gets lost, so nothing needs to wait here.
+//! Queues: a send ring whose every WQE points at a slot of 256 bytes, and a receive ring whose every entry points at
+//! a slot of 40 + 256. Slots are cookies: the completion of a send frees its slot, and a received slot is copied out
+//! and posted again at once. When all send slots are in use the datagram is refused. The protocol above repeats lost
+//! datagrams, so nothing needs to wait here.
 //!
-//! The first 40 bytes of a receive are the routing header: an IPv6 header (or the GRH, which has the
-//! same form), or 20 undefined bytes and an IPv4 header. It says who sent the packet and to which of our
-//! addresses; the entry says which header it is. The sender's Ethernet address is nowhere: it is
-//! resolved like any destination's.
+//! The first 40 bytes of a receive are the routing header: an IPv6 header (or the GRH, which has the same form), or
+//! 20 undefined bytes and an IPv4 header. It contains the sender and our destination address; the completion entry
+//! says which header it is. The sender's Ethernet address is not given: it is resolved like any destination's.
 //!
-//! A datagram's completion may fail only if the queue pair broke. It is then taken through RESET to RTS
+//! A datagram's completion fails only if the queue pair broke. The queue pair is then taken through RESET to RTS
 //! again and everything in flight is forgotten, see [`Gsi::repair`].
 
 use std::collections::VecDeque;
@@ -38,30 +37,30 @@ use crate::uar::Doorbells;
 use crate::wqe::AddressVector;
 use mlx_prm::{CqeOpcode, ServiceType};
 
-/// Bytes of the routing header before it.
+/// Bytes of the routing header before the datagram.
 pub const HEADER_BYTES: usize = 40;
-/// Where an IPv4 header stands in the routing header's place.
+/// Offset of an IPv4 header in the routing header.
 const IPV4_AT: usize = 20;
-/// The queue pair's number on the wire, here and there.
+/// The queue pair's number on the wire, at both ends.
 const WIRE_QPN: u32 = 1;
-/// Bits of the traffic class that say that the network may mark the packet instead of dropping it (RFC 3168, ECT(0)),
-/// as on all datagrams of RoCE v2 (Linux `ah.c` `MLX5_ECN_ENABLED`), and where they and its marks stand.
+/// Bits of the traffic class by which the network may mark the packet instead of dropping it (RFC 3168, ECT(0)), set
+/// on all datagrams of RoCE v2 (Linux `ah.c` `MLX5_ECN_ENABLED`), and the mask of these bits.
 const ECN_CAPABLE: u8 = 0b10;
 const ECN_MASK: u8 = 0b11;
 
-/// Datagrams that may be in flight: as many as the kernel allows itself (Linux `IB_MAD_QP_SEND_SIZE`).
+/// Datagrams that may be in flight: as many as in the kernel (Linux `IB_MAD_QP_SEND_SIZE`).
 const SENDS: u32 = 128;
-/// How long closing waits for datagrams on their way out.
+/// Time for which closing waits for datagrams in flight.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
-/// Datagrams that may arrive before somebody looks: as many as the kernel takes (Linux `IB_MAD_QP_RECV_SIZE`). A peer
-/// that opens or ends so many connections at once costs nobody a timeout.
+/// Datagrams that may arrive between two polls: as many as in the kernel (Linux `IB_MAD_QP_RECV_SIZE`). A peer that
+/// opens or ends this many connections at once causes no timeout.
 const RECEIVES: u32 = 512;
-/// Segments a send WQE has room for, beside its address vector: what makes two blocks.
+/// Segments that a send WQE has room for, besides its address vector: together they fill two blocks.
 const SEND_SEGMENTS: u32 = 3;
 /// Bytes between receive slots.
 const RECV_SLOT: usize = 320;
 
-/// Traffic class of our datagrams on a path.
+/// Returns the traffic class of our datagrams on a path.
 #[must_use]
 pub const fn traffic_class(path: &Path) -> u8 {
     path.traffic_class & !ECN_MASK | ECN_CAPABLE
@@ -72,7 +71,7 @@ const_assert!(SENDS + RECEIVES < 1 << LEAST_LOG_CQ_ENTRIES);
 const_assert!(RECEIVES <= 1 << LEAST_LOG_QP_ENTRIES);
 const_assert!(2 * SENDS <= 1 << LEAST_LOG_QP_ENTRIES);
 
-/// Who sent a datagram, and to whom.
+/// Sender and destination of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     /// Source address; an IPv4 address is `::ffff:a.b.c.d`.
@@ -83,7 +82,7 @@ pub struct Route {
     pub traffic_class: u8,
 }
 
-/// What the device says stands in the 40 bytes (bits 25:24 of the entry's `flags_rqpn`).
+/// Kind of header in the 40 bytes, as the device reports it (bits 25:24 of the entry's `flags_rqpn`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderKind {
     /// RoCE v1: a GRH.
@@ -95,7 +94,7 @@ pub enum HeaderKind {
 }
 
 impl HeaderKind {
-    /// From `flags_rqpn`; `None` for the value without a meaning.
+    /// Decodes `flags_rqpn`; `None` for the value without a meaning.
     #[must_use]
     pub const fn of(flags_rqpn: u32) -> Option<Self> {
         match flags_rqpn >> 24 & 3 {
@@ -108,8 +107,8 @@ impl HeaderKind {
 }
 
 impl Route {
-    /// Reads the routing header. `None` if it is not the kind the device says it is: a header comes from the
-    /// peer, and the kind from the device.
+    /// Reads the routing header. `None` if it is not of the kind the device reports: a header comes from the peer,
+    /// and the kind from the device.
     #[must_use]
     pub fn parse(header: &[u8; HEADER_BYTES], kind: HeaderKind) -> Option<Self> {
         let address = |at: usize| -> [u8; 16] { core::array::from_fn(|n| header[at + n]) };
@@ -139,7 +138,7 @@ impl Route {
 /// A datagram that arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceivedMad {
-    /// Who sent it, and to whom.
+    /// Its sender and destination.
     pub route: Route,
     /// Queue pair number it came from.
     pub qpn: u32,
@@ -161,7 +160,7 @@ pub struct Gsi {
     mkey_index: u32,
     free_sends: Vec<u32>,
     received: VecDeque<ReceivedMad>,
-    /// The queue pair broke and nothing moves until [`Gsi::repair`].
+    /// True if the queue pair broke. Nothing is sent or received until [`Gsi::repair`].
     broken: bool,
     armed: bool,
 }
@@ -186,7 +185,7 @@ impl Gsi {
             entries: RECEIVES,
             segments: Some(1),
         })?;
-        // It is every instance's.
+        // QP1 is shared by all instances.
         let eqn = hca.shared_eqn();
         let cq = Cq::create_on(hca, eqn, doorbells, SENDS + RECEIVES)?;
         let slot_bytes = SENDS as usize * MAD_BYTES + RECEIVES as usize * RECV_SLOT;
@@ -210,7 +209,7 @@ impl Gsi {
             uar: device.uar,
             cqn_send: cq.cqn(),
             cqn_receive: cq.cqn(),
-            // Nobody's owner number: this queue pair's entries are read here only.
+            // Not an owner number: this queue pair's entries are read here only.
             user_index: 0xff_ffff,
             receive: ReceiveSource::Own {
                 log_entries: recv_sizes.entries.ilog2(),
@@ -248,13 +247,13 @@ impl Gsi {
         Ok(gsi)
     }
 
-    /// The device's number of the queue pair; on the wire it is 1.
+    /// Returns the device's number of the queue pair; on the wire it is 1.
     #[must_use]
     pub fn number(&self) -> u32 {
         self.qpn
     }
 
-    /// RESET to RTS, with all receives posted.
+    /// Takes QP1 from RESET to RTS, with all receives posted.
     fn start(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
         control::reset_to_init(hca, self.qpn, &self.facts.reset_to_init())?;
         for slot in 0..RECEIVES {
@@ -266,7 +265,7 @@ impl Gsi {
         Ok(())
     }
 
-    /// Brings QP1 back after it broke. Does nothing if it did not.
+    /// Restores QP1 after it broke. Does nothing otherwise.
     ///
     /// # Errors
     /// Device refusal; it stays broken.
@@ -283,18 +282,18 @@ impl Gsi {
         self.start(hca)
     }
 
-    /// Whether something that was sent is still on its way.
+    /// Returns whether a sent datagram is still in flight.
     pub fn is_sending(&mut self) -> bool {
         self.drain();
         self.send.outstanding() > 0 && !self.broken
     }
 
-    /// Destroys QP1 and what belongs to it.
+    /// Destroys QP1 and its other objects.
     ///
     /// # Errors
     /// Device refusal; what could not be destroyed keeps its memory.
     pub fn destroy(mut self, hca: &mut Hca) -> Result<(), MlxError> {
-        // Datagrams to our peers may be on their way out: RESET would drop them.
+        // Datagrams to our peers may be in flight: RESET would drop them.
         let patience = hca.now() + DRAIN_TIMEOUT;
         while self.is_sending() && hca.now() < patience && hca.wait(patience).is_ok() {}
         let _in_reset = control::to_reset_at_last(hca, self.qpn)?;
@@ -305,19 +304,19 @@ impl Gsi {
         self.cq.destroy(hca)
     }
 
-    /// Number of its completion queue, by which its events come.
+    /// Returns the number of its completion queue, by which its events come.
     #[must_use]
     pub fn cqn(&self) -> u32 {
         self.cq.cqn()
     }
 
-    /// Counter of those events.
+    /// Returns the counter of those events.
     #[must_use]
     pub fn sequence(&self) -> ArmSequence {
         self.cq.sequence()
     }
 
-    /// A completion event named its completion queue.
+    /// Notes that a completion event named its completion queue.
     pub fn notified(&mut self) {
         self.cq.sequence().count_event();
         self.armed = false;
@@ -344,7 +343,7 @@ impl Gsi {
         debug_assert!(posted.is_ok(), "as many entries as slots");
     }
 
-    /// Sends a datagram, over the station of the link with a MAC.
+    /// Sends a datagram through the station on the link with a MAC.
     ///
     /// # Errors
     /// [`QueueFull`] when all slots are in flight, or the queue pair is broken.
@@ -380,8 +379,8 @@ impl Gsi {
             .inspect_err(|_| self.free_sends.push(slot))
     }
 
-    /// The next datagram that arrived. When there is none, the completion queue is armed, so that the
-    /// next one makes an event.
+    /// Returns the next received datagram. If there is none, arms the completion queue, so that the next one makes an
+    /// event.
     pub fn receive(&mut self) -> Option<ReceivedMad> {
         self.drain();
         if self.received.is_empty() && !self.armed {
@@ -392,7 +391,7 @@ impl Gsi {
         self.received.pop_front()
     }
 
-    /// Takes in what completed. Bounded by the rings: what arrives meanwhile waits for the next call.
+    /// Processes completions. Bounded by the rings: later entries wait for the next call.
     fn drain(&mut self) {
         for _ in 0..self.cq.capacity() {
             let Some((entry, flags_rqpn)) = self.cq.poll_datagram() else {
@@ -445,10 +444,10 @@ impl Gsi {
             self.received.push_back(received);
         }
         self.post_receive(slot);
-        // Receives posted by the record alone: nothing to ring.
+        // The doorbell record alone posts receives: there is no register to write.
     }
 
-    /// Copies a received datagram out of its slot; `None` if it is not one.
+    /// Copies a received datagram out of its slot; `None` if it is not a valid datagram.
     fn read_slot(&self, slot: u32, flags_rqpn: u32, bytes: u64) -> Option<ReceivedMad> {
         if bytes != (HEADER_BYTES + MAD_BYTES) as u64 {
             tracing::debug!(bytes, "a datagram that is no MAD; dropped");
@@ -473,7 +472,7 @@ impl Gsi {
 }
 
 impl ReceivedMad {
-    /// The way back to the sender, from our GID number `source_gid_index`, whose frames have a priority.
+    /// Returns the path back to the sender, from our GID number `source_gid_index`, whose frames have a priority.
     #[must_use]
     pub fn sender(&self, source_gid_index: u8, priority: u8) -> MadAddress {
         MadAddress {
@@ -481,7 +480,7 @@ impl ReceivedMad {
                 source_gid_index,
                 gid: self.route.source,
                 hop_limit: HOP_LIMIT,
-                // How the network marked the datagram is no part of the way back.
+                // The network's marks on the datagram are not part of the path back.
                 traffic_class: self.route.traffic_class & !ECN_MASK,
                 flow_label: 0,
                 priority,

@@ -1,20 +1,20 @@
-//! Whether the device is still alive.
+//! Health: detects whether the device is still alive.
 //!
-//! Nobody is told when firmware dies; one has to look. The sensors, in the order rdma-core's VFIO
-//! driver reads them (`providers/mlx5/mlx5_vfio.c`, `mlx5_health_check_fatal_sensors`): `fw_ver` all
-//! ones (the function left the bus), `nic_interface` disabled or in software reset, a reset request
-//! with a syndrome in the health buffer. Those are death. So is a command queue that the device no longer has: a
-//! function-level reset that somebody else asked for (`/sys/bus/pci/devices/…/reset`) leaves all sensors well, gives
-//! back what configuration space held, and forgets everything that commands have made. The queue's address is looked at
-//! only if it could be read when it was written, which no document promises.
+//! Firmware does not announce its death; the driver has to poll. The sensors, in the order in which rdma-core's VFIO
+//! driver reads them (`providers/mlx5/mlx5_vfio.c`, `mlx5_health_check_fatal_sensors`): `fw_ver` all ones (the
+//! function left the bus), `nic_interface` disabled or in software reset, a reset request with a syndrome in the
+//! health buffer. Each of these means death. So does a command queue that the device no longer has: a function-level
+//! reset by another program (`/sys/bus/pci/devices/…/reset`) leaves all sensors well, restores configuration space,
+//! and forgets all objects made by commands. The queue's address is checked only if it read back when it was written,
+//! which no document promises.
 //!
-//! Two others only raise doubts: a syndrome byte beside the health counter (Snabb looks at it when a command does not
-//! come back, Linux never), and a counter that does not move for ten seconds. Firmware that is busy, destroying
-//! thousands of keys or being patched, stands still and goes on (Linux `poll_health` only reports it). A doubt is
-//! settled by a command that does nothing: answered, whatever with, the device lives; unanswered, it is dead.
+//! Two others only raise doubts: a syndrome byte beside the health counter (Snabb reads it when a command does not
+//! come back, Linux never does), and a counter that does not move for ten seconds. Busy firmware, which destroys
+//! thousands of keys or is being patched, may stand still and go on (Linux `poll_health` only reports it). A doubt is
+//! settled by a command that does nothing: if the device answers, with any status, it lives; if not, it is dead.
 //!
-//! Two things somebody does tell: the system signals that the bus reported an error of the function, which is death
-//! like the others, and that it wants the function back, which is none.
+//! Two events are announced by the system: that the bus reported an error of the function, which means death, and
+//! that it wants the function back, which does not.
 //!
 //! Polls are a second apart. Death is final: a dead device is reset and opened anew, not revived.
 
@@ -27,52 +27,52 @@ use mlx_prm::InitSegment;
 
 /// Time between polls (VFIO's; mlx5_core takes two).
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Polls the counter may stand still before that is doubtful.
+/// Number of polls for which the counter may stand still before that is doubtful.
 const MISSES: u32 = 10;
 const COUNTER_MASK: u32 = 0x00ff_ffff;
-/// The address in `cmdq_addr_l_sz`, beside geometry and `nic_interface`.
+/// Mask of the address in `cmdq_addr_l_sz`, which also holds geometry and `nic_interface`.
 const QUEUE_ADDRESS: u32 = 0xffff_f000;
 const NIC_DISABLED: u32 = 1;
 const NIC_SOFTWARE_RESET: u32 = 7;
 
-/// The pulse of one function.
+/// Health state of one function.
 pub(crate) struct Health {
     registers: Block<InitSegment>,
     next_poll: Instant,
     counter: Option<u32>,
     misses: u32,
-    /// The syndrome byte beside the counter that was doubted last; 0 for none.
+    /// The syndrome byte beside the counter that was last doubted; 0 for none.
     doubted: u8,
-    /// The command queue's address as it was written, upper and lower half.
+    /// The command queue's address as written, upper and lower half.
     written: [u32; 2],
-    /// The same, once the function is initialized, if the device still shows it then.
+    /// The command queue's address as read after initialization, if the device still shows it then.
     queue: Option<[u32; 2]>,
     dead: Option<DeadCause>,
     notices: Notices,
 }
 
-/// What a look at the device came to.
+/// Result of a poll.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
-    /// Nothing is wrong.
+    /// No sensor reports an error.
     Well,
-    /// Somebody should ask it.
+    /// A command should be sent to test the device.
     Doubtful,
-    /// It is dead, as [`Health::dead`] says from now on.
+    /// The device is dead; [`Health::dead`] returns the cause from now on.
     Dead,
 }
 
-/// What the system said.
+/// A notice of the system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Heard {
-    /// The function is dead, as [`Health::dead`] says from now on.
+    /// The function is dead; [`Health::dead`] returns the cause from now on.
     Death,
-    /// It is wanted back. Said once, however often the system says it.
+    /// The system wants it back. Reported once, however often the system says it.
     Request,
 }
 
 impl Health {
-    /// `written` is the command queue's address as it was written, upper and lower half.
+    /// `written` is the command queue's address as written, upper and lower half.
     pub(crate) fn new(
         registers: Block<InitSegment>,
         notices: Notices,
@@ -104,14 +104,14 @@ impl Health {
         }
     }
 
-    /// The eventfds to wake up for besides the device's own.
+    /// Returns the eventfds of the system's notices, which end a sleep like the device's own.
     pub(crate) fn notices(&self) -> impl Iterator<Item = &Interrupt> {
         [&self.notices.error, &self.notices.requested]
             .into_iter()
             .flatten()
     }
 
-    /// What the system has said since it was last asked.
+    /// Returns the system's notice since the last call.
     pub(crate) fn hear(&mut self) -> Option<Heard> {
         let said = |notice: &Option<Interrupt>| notice.as_ref().is_some_and(|it| it.take() > 0);
         if said(&self.notices.error) && self.dead.is_none() {
@@ -119,24 +119,24 @@ impl Health {
             return Some(Heard::Death);
         }
         if said(&self.notices.requested) {
-            // The system repeats itself until the function is closed.
+            // The system repeats the notice until the function is closed.
             self.notices.requested = None;
             return Some(Heard::Request);
         }
         None
     }
 
-    /// What it died of.
+    /// Returns the cause of its death.
     pub(crate) fn dead(&self) -> Option<DeadCause> {
         self.dead
     }
 
-    /// When the next poll is due.
+    /// Returns the time of the next poll.
     pub(crate) fn next_poll(&self) -> Instant {
         self.next_poll
     }
 
-    /// Reads the sensors that need no history. True if the device turns out dead now.
+    /// Reads the sensors that need no history. Returns true if the device turns out to be dead.
     pub(crate) fn check(&mut self) -> bool {
         if self.dead.is_none() {
             self.dead = self.read_sensors();
@@ -145,8 +145,8 @@ impl Health {
         false
     }
 
-    /// Reads everything if a poll is due, and the counter too where it is expected to move (the
-    /// function is initialized).
+    /// Reads all sensors if a poll is due. Includes the counter if it is expected to move (the function is
+    /// initialized).
     pub(crate) fn poll(&mut self, now: Instant, counter_moves: bool) -> Verdict {
         if self.dead.is_some() || now < self.next_poll {
             return Verdict::Well;
@@ -176,12 +176,12 @@ impl Health {
         }
     }
 
-    /// It is dead because we say so.
+    /// Marks the device as dead because we have stopped it.
     pub(crate) fn stopped(&mut self, cause: DeadCause) {
         self.dead.get_or_insert(cause);
     }
 
-    /// The device answered: whatever was doubted was not death.
+    /// Clears a doubt: the device answered.
     pub(crate) fn answered(&mut self) {
         tracing::warn!(
             polls = self.misses,
@@ -190,7 +190,7 @@ impl Health {
         self.misses = 0;
     }
 
-    /// The device did not answer: it is what was doubted.
+    /// Turns a doubt into death: the device did not answer.
     pub(crate) fn unanswered(&mut self) {
         let (synd, counter) = self.pulse();
         self.dead.get_or_insert(if synd == 0 {
@@ -200,7 +200,7 @@ impl Health {
         });
     }
 
-    /// The syndrome byte and the counter beside it.
+    /// Reads the syndrome byte and the counter beside it.
     fn pulse(&self) -> (u8, u32) {
         let word = self.registers.read(|segment| &segment.health_counter).get();
         let [synd, ..] = word.to_be_bytes();
@@ -229,7 +229,7 @@ impl Health {
     }
 }
 
-/// Where the device says that the command queue is, upper and lower half.
+/// Reads the address of the command queue from the registers, upper and lower half.
 fn queue_address(registers: &Block<InitSegment>) -> [u32; 2] {
     let high = registers.read(|segment| &segment.cmdq_addr_h).get();
     let low = registers.read(|segment| &segment.cmdq_addr_l_sz).get();

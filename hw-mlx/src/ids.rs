@@ -1,13 +1,13 @@
-//! Which PCI functions this driver is for.
+//! The PCI functions that this driver supports.
 //!
-//! ConnectX-4 and later speak the command interface we speak. Device ids as in Linux
-//! (`drivers/net/ethernet/mellanox/mlx5/core/main.c`, the PCI table), where virtual functions have ids of their own up
-//! to ConnectX-6 and one common id after that.
+//! ConnectX-4 and later have the command interface that this driver uses. Device ids are as in Linux
+//! (`drivers/net/ethernet/mellanox/mlx5/core/main.c`, the PCI table), where virtual functions have ids of their own
+//! up to ConnectX-6 and one common id after that.
 
 /// PCI vendor id of Mellanox, now NVIDIA.
 pub const VENDOR: u16 = 0x15b3;
 
-/// What a device id stands for; `None` for those that are not ours to drive.
+/// Returns the product with a device id; `None` for unsupported ones.
 #[must_use]
 pub const fn product(device_id: u16) -> Option<&'static str> {
     Some(match device_id {
@@ -34,20 +34,21 @@ pub const fn product(device_id: u16) -> Option<&'static str> {
     })
 }
 
-/// The device id of a physical function's virtual ones; `None` for those that are virtual, or not ours to drive.
+/// Returns the device id of a physical function's virtual functions; `None` for ids of virtual functions and
+/// unsupported ones.
 #[must_use]
 pub const fn virtual_of(device_id: u16) -> Option<u16> {
     match device_id {
-        // Each generation its own.
+        // Each of these generations has an id of its own.
         0x1013 | 0x1015 | 0x1017 | 0x1019 | 0x101b | 0xa2d2 => Some(device_id + 1),
-        // One for all that came later.
+        // Later generations share one.
         0x101d | 0x101f | 0x1021 | 0x1023 | 0xa2d6 | 0xa2dc => Some(0x101e),
         _ => None,
     }
 }
 
-/// The function is a virtual one, wherever it shows up: a machine that was given one sees no physical function beside
-/// it.
+/// Returns true if the function is a virtual one. Works inside a virtual machine too, where no physical function is
+/// visible.
 #[must_use]
 pub const fn is_virtual(device_id: u16) -> bool {
     matches!(

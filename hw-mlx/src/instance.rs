@@ -1,4 +1,4 @@
-//! Instances: several threads on one function, each with what it needs often for itself.
+//! Instances: several threads on one function, each with its own copy of frequently used resources.
 //!
 //! ```text
 //!   Shared, behind a lock                     Own, one thread's at a time
@@ -7,12 +7,12 @@
 //!   what bring-up found out                   wakeup descriptor, events it has not been told of
 //! ```
 //!
-//! A post, a poll and the arming of a completion queue touch what is the instance's own. A command is posted and its
-//! answer is taken under the lock, and nobody holds that while he sleeps. Whoever is awake takes in what the shared
-//! event queues say, for all; whose it was is woken.
+//! A post, a poll and the arming of a completion queue touch only the instance's own resources. A command is posted
+//! and its answer is taken under the lock, and no instance holds the lock while it sleeps. Any awake instance
+//! processes the shared event queues for all; the instance that owns the event is woken.
 //!
-//! UAR page and completion event queue of an instance that ends are kept for the next one, and go when the function is
-//! torn down.
+//! UAR page and completion event queue of an ended instance are kept for the next one, and are destroyed when the
+//! function is torn down.
 
 mod listeners;
 #[cfg(test)]
@@ -43,12 +43,13 @@ use crate::vport::Port;
 pub(crate) use listeners::{Listener, Listeners};
 pub(crate) use parts::Parts;
 
-/// One event for each armed completion queue, of which the provider has no more than fit.
+/// log2 of the event queue's entries: one event for each armed completion queue, whose number the provider limits
+/// accordingly.
 const LOG_COMPLETION_ENTRIES: u32 = 14;
 /// Bytes of a UAR page.
 const UAR_BYTES: u64 = 4096;
 
-/// What the instances of a function share.
+/// State that the instances of a function share.
 pub(crate) struct Shared {
     control: Mutex<Control>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -61,7 +62,7 @@ pub(crate) struct Shared {
     pub(crate) found: Found,
 }
 
-/// What bring-up found out, which does not change.
+/// Results of bring-up, which do not change.
 pub(crate) struct Found {
     pub(crate) caps: Caps,
     pub(crate) port: Port,
@@ -85,11 +86,11 @@ impl Shared {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Control> {
-        // Nothing in it is left half-way by a panic but what the device is asked about again.
+        // A panic leaves nothing half done in it except state that is read from the device again.
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its parts, when nobody shares them any more.
+    /// Returns its parts, when it is no longer shared.
     pub(crate) fn into_parts(self) -> (Control, GidTable, Found) {
         let control = self.control.into_inner();
         let control = control.unwrap_or_else(PoisonError::into_inner);
@@ -97,7 +98,7 @@ impl Shared {
     }
 }
 
-/// A UAR page of its own.
+/// Allocates a UAR page.
 pub(crate) fn alloc_uar(
     commands: &mut impl Commands,
     function: &Function,
@@ -108,12 +109,12 @@ pub(crate) fn alloc_uar(
     Ok((UarIndex::new(number), page))
 }
 
-/// Events of armed completion queues that may be waiting at once.
+/// Returns how many events of armed completion queues may be waiting at once.
 pub(crate) fn completion_events(caps: &Caps) -> u32 {
     eq::events(LOG_COMPLETION_ENTRIES.min(caps.general().log_max_eq_sz()))
 }
 
-/// An event queue that could not be made. The device may think that it has this ring.
+/// An event queue that could not be created. The device may still use its ring.
 pub(crate) struct NoEq {
     pub(crate) error: MlxError,
     pub(crate) orphaned: Option<Ring>,
@@ -149,23 +150,24 @@ pub(crate) fn create_eq(
     }
 }
 
-/// What is an instance's own.
+/// State of one instance.
 pub(crate) struct Own {
-    /// Its place among the listeners.
+    /// Its number among the listeners.
     pub(crate) number: usize,
-    /// There until it ends, but for its first moments.
+    /// `Some` from shortly after creation until the instance ends.
     parts: Option<Parts>,
     /// The vector of its completion event queue.
     vector: usize,
-    /// Completion queues of its own that have something to say.
+    /// Completion queues of this instance that events have named.
     pub(crate) completions: Completions,
-    /// What ends its sleep: the device's vectors and its own wakeup, then what the system has to say of the function.
+    /// Interrupts that end its sleep: the device's vectors and its own wakeup, then the system's notices about the
+    /// function.
     pub(crate) interrupts: Vec<Interrupt>,
-    /// What ends the sleep of an event loop, once there was one.
+    /// Descriptor set for event loops, once one was asked for.
     set: Option<InterruptSet>,
-    /// How many of them come first, which whoever sleeps takes.
+    /// Number of interrupts at the start of the list that a sleeper takes.
     pub(crate) vectors: usize,
-    /// When all its commands together have to be done, if they have one limit.
+    /// Deadline of all its commands together, if they have one limit.
     pub(crate) over_at: Option<Instant>,
 }
 
@@ -191,11 +193,11 @@ impl Own {
     }
 
     pub(crate) fn parts(&self) -> &Parts {
-        // PANIC: whoever is given an instance is given one with them, and only `leave` takes them, when it is dropped.
+        // PANIC: an instance is handed out only with its parts, and only `leave` takes them, when it is dropped.
         self.parts.as_ref().expect("an instance that is there")
     }
 
-    /// Whether it is too new to have anything.
+    /// Returns true if the instance is too new to have parts.
     pub(crate) const fn has_none(&self) -> bool {
         self.parts.is_none()
     }
@@ -204,22 +206,23 @@ impl Own {
         self.parts = Some(parts);
     }
 
-    /// The end: nobody is told of anything any more, and what was its own is another's. With the last one the function
-    /// is closed.
+    /// Ends the instance: it gets no more events, and its parts are kept for another one. The last instance also
+    /// closes the function.
     pub(crate) fn leave(&mut self, control: &mut Control) {
         control.listeners.leave(self.number);
         control.spare.extend(self.parts.take());
         control.closed |= control.listeners.count() == 0;
     }
 
-    /// Whether it is the only one; then there will be no other.
+    /// Returns whether it is the only instance; if so, no other can be made afterwards.
     pub(crate) fn retire(&self, control: &mut Control) -> bool {
         let alone = control.listeners.count() == 1 && self.listener(control).is_some();
         control.closed |= alone;
         alone
     }
 
-    /// The device's vector at a place in the list of interrupts: that of the shared event queues, then its own.
+    /// Returns the device's vector at a place in the list of interrupts: that of the shared event queues, then its
+    /// own.
     pub(crate) fn vector_at(&self, at: usize) -> Option<usize> {
         match at {
             0 => Some(0),
@@ -228,12 +231,12 @@ impl Own {
         }
     }
 
-    /// What ends its sleep.
+    /// Returns the interrupts that end its sleep.
     pub(crate) fn interrupts(&self) -> &[Interrupt] {
         &self.interrupts
     }
 
-    /// Brings the list of interrupts up to date.
+    /// Updates the list of interrupts.
     fn follow(&mut self, control: &Control) {
         let (vectors, notices) = control.interrupts.split_at(control.vectors);
         let own = (0..2).filter_map(|at| vectors.get(self.vector_at(at)?));
@@ -246,12 +249,12 @@ impl Own {
         if let Some(set) = &mut self.set
             && let Err(error) = set.watch(&self.interrupts)
         {
-            // Who sleeps on it sleeps as long as timers allow, and looks.
+            // An event loop on this descriptor sleeps until its timer, and then checks.
             tracing::error!(%error, "an event loop is not told of all interrupts");
         }
     }
 
-    /// A descriptor for event loops.
+    /// Returns a descriptor for event loops.
     pub(crate) fn descriptor(&mut self, function: &Function) -> Result<Descriptor, FunctionError> {
         if let Some(set) = &self.set {
             return Ok(set.descriptor());
@@ -264,17 +267,18 @@ impl Own {
         control.listeners.get(self.number)
     }
 
-    /// From here on it takes in events itself, and nobody has to wake it.
+    /// Marks the instance as awake: it processes events itself and need not be woken.
     pub(crate) fn set_awake(&self, control: &mut Control) {
         control.listeners.set_awake(self.number);
     }
 
-    /// It has taken in all there was, and may sleep now: here, or its program on its descriptors.
+    /// Marks the instance as idle: it has processed everything, and may sleep here, or its program on its
+    /// descriptors.
     pub(crate) fn set_idle(&self, control: &mut Control) {
         control.listeners.set_idle(self.number);
     }
 
-    /// It may sleep after a command, unless something came during it.
+    /// Marks the instance as idle after a command, unless something came during it.
     pub(crate) fn set_idle_after(&self, control: &mut Control) {
         let news = self.completions.has_news();
         control.listeners.set_idle_after(self.number, news);
@@ -284,15 +288,15 @@ impl Own {
         control.listeners.inbox(self.number)
     }
 
-    /// Takes in what there is, its own and what is for all. True if there was anything. Up to [`Own::set_idle`] nobody
-    /// wakes it.
+    /// Processes all pending events, its own and the shared ones. Returns true if there was any. Until
+    /// [`Own::set_idle`] other instances do not wake it.
     pub(crate) fn serve(&mut self, control: &mut Control) -> bool {
         self.set_awake(control);
         let shared = control.serve(Some(self.number));
         self.take_events(control) || shared
     }
 
-    /// Takes in what its completion event queue says. True if there was anything.
+    /// Processes its completion event queue. Returns true if there was anything.
     pub(crate) fn take_events(&mut self, control: &mut Control) -> bool {
         let Some(Parts { eq, .. }) = &mut self.parts else {
             return false;
@@ -301,7 +305,7 @@ impl Own {
             return false;
         }
         let (mut handled, mut lost) = (false, false);
-        // A ring holds no more; a device that writes on while we read waits for the next turn.
+        // A ring holds no more; entries that the device writes meanwhile wait for the next turn.
         for _ in 0..eq.entries() {
             let Some(eqe) = eq.poll() else { break };
             handled = true;
@@ -318,19 +322,19 @@ impl Own {
         handled
     }
 
-    /// Whether something came in since this was last asked.
+    /// Returns whether something came in since the last call.
     pub(crate) fn seen(&mut self, control: &mut Control) -> bool {
         let told = self.inbox(control).is_some_and(Inbox::seen);
         let called = self.was_called(control);
         self.completions.seen() || told || called
     }
 
-    /// Whether there was something elsewhere that is worth a look, since this was last asked.
+    /// Returns whether there was work kept elsewhere since the last call.
     pub(crate) fn was_called(&self, control: &mut Control) -> bool {
         self.inbox(control).is_some_and(Inbox::was_called)
     }
 
-    /// Sleeps until an interrupt, somebody who wakes it, the deadline, or the next look at the device's health. Others
+    /// Sleeps until an interrupt, a wakeup by another thread, the deadline, or the next health check. Other instances
     /// go on meanwhile.
     pub(crate) fn sleep<'a>(
         &mut self,
@@ -354,7 +358,8 @@ impl Own {
         control
     }
 
-    /// Takes what may have ended its sleep, and passes on what may be another's. False: there was nothing to take.
+    /// Takes the interrupts that may have ended its sleep, and passes on those that may be meant for others. Returns
+    /// false if there was none.
     pub(crate) fn woken(&mut self, control: &mut Control) -> bool {
         let own = &self.interrupts[..self.vectors];
         let any = control.listeners.woken(self.number, own);
@@ -362,7 +367,7 @@ impl Own {
         any
     }
 
-    /// What the system says is listened to until it has been said.
+    /// Updates the list of interrupts if the system has given a notice, which it does once.
     fn follow_if_changed(&mut self, control: &Control) {
         let notices = control.interrupts.len() - control.vectors;
         if self.interrupts.len() - self.vectors != notices {
@@ -371,7 +376,7 @@ impl Own {
     }
 }
 
-/// The parts of one more instance: spare ones, or new ones.
+/// Returns the parts for another instance: spare ones, or new ones.
 pub(crate) fn parts_for(
     commands: &mut impl Commands,
     shared: &Shared,
@@ -396,7 +401,7 @@ pub(crate) fn parts_for(
         }),
         Err(failed) => {
             if let Some(ring) = failed.orphaned {
-                // The device may have an event queue that rings it: the page stays where it is.
+                // The device may have an event queue that uses the page: the page is not freed.
                 shared.lock().orphaned_rings.push(ring);
             } else if let Err(second) = free_uar(commands, uar_index) {
                 tracing::warn!(%second, "a doorbell page that nobody uses stays");

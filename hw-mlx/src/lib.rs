@@ -1,9 +1,9 @@
 //! A driver for ConnectX (mlx5) network adapters in user space.
 //!
 //! [`Hca`] is an opened function: reset, brought up, with its firmware's pages, event queues, a doorbell page and the
-//! port's addresses. On it stand queues of every kind, which a program posts to without a system call. The function may
-//! be a PCI function under the kernel's VFIO, one that another process plays (vfio-user), or a model in this process;
-//! [`driver::Function`] is all three, and nothing here knows which.
+//! port's addresses. Programs create queues of every kind on it, and post to them without a system call. The function
+//! may be a PCI function under the kernel's VFIO, one that another process emulates (vfio-user), or a model in this
+//! process; [`driver::Function`] covers all three, and this crate does not know which it is.
 //!
 //! ```no_run
 //! use hw_mlx::{AsyncEvent, Hca, HcaConfig};
@@ -22,11 +22,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! `examples/daemon.rs` does that in an io_uring loop of its own, with counters and metrics, and opens the function anew
-//! when the device dies. A program that wants RDMA with connections takes `udapl`, whose provider on this driver is
-//! `dat-mlx`.
+//! `examples/daemon.rs` does that in an io_uring loop of its own, with counters and metrics, and opens the function
+//! anew when the device dies. A program that wants RDMA with connections uses `udapl`, whose provider on this driver
+//! is `dat-mlx`.
 //!
-//! The device's layouts and numbers are in [`mlx_prm`], where nothing acts. Here everything acts:
+//! The device's layouts and numbers are in [`mlx_prm`], which has no logic. The logic is here:
 //!
 //! | module | concern |
 //! |---|---|
@@ -55,8 +55,8 @@
 //! clock, and neither VFIO, files nor threads. Time and waiting come from [`driver::Clock`], so the
 //! same code runs against hardware and in a simulator's virtual time.
 //!
-//! Nothing the device says is believed further than it was checked: an index, a length or an address
-//! from the device that does not fit what we gave it is an error or a log line, never a panic.
+//! Nothing the device reports is trusted further than it was checked: an index, a length or an address from the
+//! device that does not fit what we gave it is an error or a log line, never a panic.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::missing_errors_doc)]

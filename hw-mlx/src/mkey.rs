@@ -1,4 +1,4 @@
-//! Memory keys: what the device may touch, and for whom.
+//! Memory keys: the memory that the device may access, and for whom.
 //!
 //! A key (PRM "Memory Key Context") is a range of virtual addresses, a protection domain, access
 //! rights, and a table that translates a page of the range to a DMA address. Pages may be as large
@@ -30,8 +30,8 @@ use crate::device::Hca;
 use crate::error::{CmdError, MlxError};
 use mlx_prm::{CreateMkeyIn, DestroyMkeyIn, Mkc};
 
-/// Bytes of input a command's mailboxes are made for, which bounds a key's table; a region of 2^38
-/// bytes takes 2 KiB of it at 1 GiB a page.
+/// Bytes of input that a command's mailboxes are sized for, which bounds a key's table; a region of 2^38 bytes takes
+/// 2 KiB of it at 1 GiB a page.
 pub const MAX_TABLE_BYTES: u64 = 1 << 16;
 /// `mkc.access_mode_1_0` of a key with a page table.
 const ACCESS_MODE_MTT: u32 = 1;
@@ -40,21 +40,21 @@ const ANY_QPN: u32 = 0xff_ffff;
 /// Readable and writable, in a translation entry with `pg_access`.
 const PAGE_READ_WRITE: u64 = 3;
 
-/// What a region is translated with.
+/// Translation of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Translation {
     /// log2 of the page size.
     pub log_page: u32,
     /// I/O address of the first page.
     pub first: u64,
-    /// Pages.
+    /// Number of pages.
     pub pages: u64,
 }
 
 impl Translation {
-    /// The smallest page that holds the whole region, or else the largest one there may be. `None` for
-    /// an empty region, one that runs over the end of the address space, or addresses that do not even
-    /// agree within the smallest page.
+    /// Returns the translation with the smallest page that holds the whole region, or else with the largest possible
+    /// one. `None` for an empty region, one that runs over the end of the address space, or addresses that do not
+    /// even agree within the smallest page.
     #[must_use]
     pub fn of(
         address: u64,
@@ -64,7 +64,7 @@ impl Translation {
     ) -> Option<Self> {
         let last = address.checked_add(bytes.checked_sub(1)?)?;
         iova.0.checked_add(bytes - 1)?;
-        // Below the first bit in which they differ the two addresses agree.
+        // The two addresses agree below the first bit in which they differ.
         let agree = (address ^ iova.0).trailing_zeros().min(63);
         let limit = agree.min(*log_pages.end());
         if limit < *log_pages.start() {
@@ -79,13 +79,13 @@ impl Translation {
         })
     }
 
-    /// Units of 16 bytes the table takes; entries are padded to a whole one.
+    /// Returns the number of 16-byte units the table takes; entries are padded to a whole one.
     #[must_use]
     pub fn octwords(&self) -> u64 {
         self.pages.div_ceil(2)
     }
 
-    /// The table as the command carries it.
+    /// Returns the table in the form of the command.
     #[must_use]
     pub fn table(&self, pg_access: bool) -> Vec<u8> {
         let permission = if pg_access { PAGE_READ_WRITE } else { 0 };
@@ -97,7 +97,7 @@ impl Translation {
     }
 }
 
-/// What a key is for.
+/// Parameters of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyRequest {
     /// Protection domain.
@@ -110,11 +110,11 @@ pub struct KeyRequest {
     pub access: Access,
     /// Low byte of the key.
     pub variant: u8,
-    /// Whether windows may be bound to it, by which peers may write.
+    /// True if windows may be bound to it, through which peers may write.
     pub may_have_windows: bool,
 }
 
-/// What the device can do about the order of its accesses (`relaxed_ordering_write`, `relaxed_ordering_read`).
+/// The device's abilities to relax the order of its accesses (`relaxed_ordering_write`, `relaxed_ordering_read`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Relaxed {
     /// Its writes may pass earlier ones.
@@ -124,7 +124,7 @@ pub struct Relaxed {
 }
 
 impl KeyRequest {
-    /// CREATE_MKEY's fixed part; the translation table follows it.
+    /// Returns CREATE_MKEY's fixed part; the translation table follows it.
     ///
     /// # Panics
     /// When the table is longer than the field that counts it; the caller has checked the region's
@@ -153,9 +153,9 @@ impl KeyRequest {
         command
     }
 
-    /// Whether the device may write the region out of order. The completion is written in order, behind the bytes. A
-    /// peer's write must appear in order, since a program may wait for its last byte; a peer writes by the region's own
-    /// key, or by a window, which needs local write alone.
+    /// Returns whether the device may write the region out of order. The completion is written in order, after the
+    /// bytes. A peer's write must appear in order, since a program may wait for its last byte; a peer writes by the
+    /// region's own key, or by a window, which needs only local write.
     fn may_be_relaxed(&self) -> bool {
         let by_peers = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         let by_windows = self.may_have_windows && self.access.contains(Access::LOCAL_WRITE);
@@ -166,7 +166,7 @@ impl KeyRequest {
         let mut context = Mkc::new();
         context
             .set_access_mode_1_0(ACCESS_MODE_MTT)
-            // Drivers grant local read always; whoever posts checks it before the device would.
+            // Local read is always granted in the key; the posting code checks it before the device would.
             .set_lr(true)
             .set_lw(self.access.contains(Access::LOCAL_WRITE))
             .set_rr(self.access.contains(Access::REMOTE_READ))
@@ -349,7 +349,7 @@ mod tests {
 
     #[test]
     fn every_address_of_a_region_translates_to_the_byte_it_names() {
-        // The device's arithmetic (PRM "Memory Translation Table"), written from the other side.
+        // The device's arithmetic (PRM "Memory Translation Table"), written independently.
         let (address, iova, bytes) = (0x7f12_3456_7abc_u64, 0x5_3456_7abc_u64, 0x1_2345_6789_u64);
         for max in [12, 20, 26, 30, 31] {
             let translation = Translation::of(address, Iova(iova), bytes, 12..=max).unwrap();
@@ -399,8 +399,8 @@ mod tests {
         );
         assert!(!command.pg_access() && !context.free() && !context.length64());
     }
-    /// As Linux sets both where `IB_ACCESS_RELAXED_ORDERING` is asked for and the device has them (mlx5_ib
-    /// `set_mkc_access_pd_addr_fields`); here by the region's rights.
+    /// Linux sets both where `IB_ACCESS_RELAXED_ORDERING` is asked for and the device has them (mlx5_ib
+    /// `set_mkc_access_pd_addr_fields`); here the region's rights decide.
     #[test]
     fn order_is_relaxed_where_peers_may_not_write_and_the_device_can() {
         let both = Relaxed {

@@ -1,22 +1,22 @@
 //! The memory the firmware borrows (PRM "MANAGE_PAGES").
 //!
-//! The device has no memory of its own for its tables; it runs on pages of the host. It says how many it
-//! needs to boot and to initialize, asks for more or gives some back by event while it runs, and
-//! must have returned all of them before it is disabled. A page is 4 KiB, whatever the host's page
-//! size is, and belongs to a *function id* (a physical function holds its virtual functions' pages
-//! too); what a function was given is taken back from that function.
+//! The device has no memory of its own for its tables; it runs on pages of the host. It reports how many it needs to
+//! boot and to initialize, asks for more or returns some by event while it runs, and must have returned all of them
+//! before it is disabled. A page is 4 KiB, whatever the host's page size is, and belongs to a *function id* (a
+//! physical function holds its virtual functions' pages too); pages given to a function are taken back from that
+//! function.
 //!
-//! Accounting is per page: an address that comes back was given, to that function, or it is not
-//! believed. Memory is taken from the arena a megabyte at a time and returned to it when no page
-//! of that megabyte is lent any more. Pages of a give the firmware did not answer stay lent.
+//! Accounting is per page: an address that comes back is accepted only if it was given, and to that function. Memory
+//! is taken from the arena a megabyte at a time and returned to it when no page of that megabyte is lent any more. If
+//! the firmware did not answer a give, its pages stay lent.
 //!
-//! What the firmware asks for at once is given by one command, however long its list: no driver splits it
-//! (Linux `pagealloc.c` `give_pages`, rdma-core `mlx5_vfio.c` `mlx5_vfio_give_pages`, Snabb `connectx.lua`
-//! `alloc_pages`), and a recorded physical function took 12,868 pages in one.
+//! All pages of one request are given by one command, however long its list: no driver splits it (Linux `pagealloc.c`
+//! `give_pages`, rdma-core `mlx5_vfio.c` `mlx5_vfio_give_pages`, Snabb `connectx.lua` `alloc_pages`), and a recorded
+//! physical function took 12,868 pages in one.
 //!
-//! Event-driven requests are served one command at a time, in order, on the reserved slot; a second
-//! request waits in the queue. A give or take the firmware refuses is not an error of ours
-//! (mlx5_core `pagealloc.c`): the pages stay where they are and life goes on.
+//! Event-driven requests are served one command at a time, in order, on the reserved slot; a second request waits in
+//! the queue. If the firmware refuses a give or a take, that is not an error of ours (mlx5_core `pagealloc.c`): the
+//! pages stay where they are.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
@@ -35,13 +35,13 @@ const PAGE_BYTES: usize = 4096;
 const CHUNK_PAGES: usize = 256;
 /// Pages taken back by one command (mlx5_core's bound in its teardown loop).
 pub(crate) const TAKE_PAGES: usize = 768;
-/// More than this, at once or in all (4 GiB), is not a request, it is a mistake, unless somebody has allowed it
-/// (`HcaConfig::firmware_pages`).
+/// Maximum number of pages, at once or in all (4 GiB). A request for more is taken for a mistake, unless the
+/// configuration allows it (`HcaConfig::firmware_pages`).
 pub(crate) const MOST_PAGES: usize = 1 << 20;
-/// Requests kept while others are served. Firmware asks again when it has been answered (mlx5_core gives each a work
-/// item).
+/// Maximum number of requests kept while others are served. Firmware asks again when it has been answered (mlx5_core
+/// gives each a work item).
 const MOST_REQUESTS: usize = 1024;
-/// Most pages one event takes back (mlx5_core's bound).
+/// Maximum number of pages taken back for one event (mlx5_core's bound).
 const TAKE_BY_EVENT: usize = 50_000;
 /// Bytes of a MANAGE_PAGES message before the page list, each way.
 const HEADER_BYTES: usize = 0x10;
@@ -52,33 +52,33 @@ const CANNOT_GIVE: u32 = 0;
 const GIVE: u32 = 1;
 const TAKE: u32 = 2;
 
-/// Memory taken from the arena, and which of its pages are not lent.
+/// Memory taken from the arena, and its pages that are not lent.
 struct Chunk {
     memory: DmaBuffer,
     free: Vec<u64>,
 }
 
-/// The command under way for a request by event.
+/// The command under way for a page request event.
 enum Running {
     Give { ticket: Ticket, pages: Vec<u64> },
     Take { ticket: Ticket, left: usize },
     CannotGive { ticket: Ticket },
 }
 
-/// Pages by number.
+/// Counters of pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PageCounts {
     /// Pages given since the function was opened.
     pub given: u64,
-    /// Pages that came back.
+    /// Pages that were returned.
     pub returned: u64,
     /// Requests answered with "cannot give".
     pub refused: u64,
-    /// Addresses the firmware returned that it did not have.
+    /// Returned addresses that the firmware did not have.
     pub foreign: u64,
 }
 
-/// The ledger.
+/// The accounts of all pages.
 pub(crate) struct Pages {
     arena: DmaArena,
     /// By the address of their first page.
@@ -89,8 +89,8 @@ pub(crate) struct Pages {
     requests: VecDeque<PageRequest>,
     running: Option<(Running, FunctionId, Instant)>,
     counts: PageCounts,
-    /// Pages that may be lent at once; `None` is [`MOST_PAGES`]. For a host that wants to keep some memory, or has a
-    /// lot.
+    /// Maximum number of pages lent at once; `None` is [`MOST_PAGES`]. For a host that must keep some memory, or has
+    /// a lot.
     budget: Option<usize>,
 }
 
@@ -112,23 +112,23 @@ impl Pages {
         self.counts
     }
 
-    /// Pages the firmware has.
+    /// Returns the number of pages the firmware has.
     pub(crate) fn lent(&self) -> usize {
         self.lent.len()
     }
 
-    /// Pages it may still have.
+    /// Returns the number of pages it may still get.
     pub(crate) fn room(&self) -> usize {
         let budget = self.budget.unwrap_or(MOST_PAGES);
         budget.saturating_sub(self.lent.len()).min(MOST_PAGES)
     }
 
-    /// Functions that hold pages.
+    /// Returns the functions that hold pages.
     pub(crate) fn holders(&self) -> BTreeSet<FunctionId> {
         self.lent.values().copied().collect()
     }
 
-    /// Pages one function has.
+    /// Returns the number of pages one function has.
     pub(crate) fn lent_to(&self, function: FunctionId) -> usize {
         self.lent
             .values()
@@ -136,7 +136,7 @@ impl Pages {
             .count()
     }
 
-    /// `count` pages of our own, all or none.
+    /// Takes `count` pages of our own, all or none.
     fn reserve(&mut self, count: usize) -> Result<Vec<u64>, DmaError> {
         let mut pages = Vec::with_capacity(count);
         while pages.len() < count {
@@ -165,7 +165,7 @@ impl Pages {
         let bytes = wanted.clamp(1, CHUNK_PAGES) * PAGE_BYTES;
         let memory = self.arena.alloc(bytes, PAGE_BYTES)?;
         let first = memory.iova().0;
-        // Address 0 is no page to the firmware (mlx5_core refuses to give it): it stays ours.
+        // The firmware does not accept address 0 as a page (mlx5_core refuses to give it): it stays ours.
         let free = (0..bytes)
             .step_by(PAGE_BYTES)
             .map(|offset| first + offset as u64)
@@ -177,10 +177,10 @@ impl Pages {
         Ok(())
     }
 
-    /// Pages no longer lent. A chunk that is all ours again goes back to the arena.
+    /// Takes back pages that are no longer lent. A chunk that is all ours again goes back to the arena.
     fn release(&mut self, pages: impl IntoIterator<Item = u64>) {
         for page in pages {
-            // PANIC: only pages that `reserve` handed out come here; the device's word was checked.
+            // PANIC: only pages that `reserve` handed out come here; the device's answer was checked.
             let (first, chunk) = self
                 .chunks
                 .range_mut(..=page)
@@ -197,7 +197,7 @@ impl Pages {
         }
     }
 
-    /// Gets pages ready to be given and the command that gives them.
+    /// Reserves pages, and returns them with the command that gives them.
     pub(crate) fn prepare_give(
         &mut self,
         function: FunctionId,
@@ -211,7 +211,7 @@ impl Pages {
         Ok((pages, input))
     }
 
-    /// What became of a give. Pages are lent from the moment the firmware may have believed it.
+    /// Accounts for the result of a give. Pages are lent from the moment the firmware may have accepted them.
     pub(crate) fn finish_give(
         &mut self,
         function: FunctionId,
@@ -228,13 +228,13 @@ impl Pages {
         }
     }
 
-    /// The command that takes back up to `count` pages, and the room its answer needs.
+    /// Returns the command that takes back up to `count` pages, and the length of its answer.
     pub(crate) fn prepare_take(function: FunctionId, count: usize) -> (Vec<u8>, usize) {
         (message(TAKE, function, count), HEADER_BYTES + 8 * count)
     }
 
-    /// Pages the firmware returned. Addresses it never had from us are counted and left alone.
-    /// The number of pages it says it returned.
+    /// Takes back the pages the firmware returned. Addresses it never had from us are counted and ignored. Returns
+    /// the number of pages that the firmware reports.
     pub(crate) fn finish_take(&mut self, function: FunctionId, answer: &[u8]) -> usize {
         let count = answer
             .get(OUT_COUNT..OUT_COUNT + 4)
@@ -258,7 +258,7 @@ impl Pages {
         listed
     }
 
-    /// Everything a function holds is ours again.
+    /// Takes back everything a function holds.
     fn take_everything(&mut self, function: FunctionId) {
         let pages: Vec<u64> = self
             .lent
@@ -273,7 +273,7 @@ impl Pages {
         self.release(pages);
     }
 
-    /// A page request event came in.
+    /// Queues a page request event.
     pub(crate) fn request(&mut self, request: PageRequest) {
         tracing::debug!(?request, "page request");
         if self.requests.len() < MOST_REQUESTS {
@@ -284,12 +284,12 @@ impl Pages {
         }
     }
 
-    /// Whether requests are waiting or being served.
+    /// Returns whether requests are waiting or being served.
     pub(crate) fn busy(&self) -> bool {
         self.running.is_some() || !self.requests.is_empty()
     }
 
-    /// Serves requests as far as that goes without waiting. True if anything moved.
+    /// Serves requests as far as possible without waiting. Returns true if there was progress.
     pub(crate) fn pump(
         &mut self,
         queue: &mut CommandQueue,
@@ -329,7 +329,7 @@ impl Pages {
         }
     }
 
-    /// Posts the command a request asks for. False: no slot now, the request waits.
+    /// Posts the command for a request. Returns false if there is no slot; the request waits.
     fn start(&mut self, queue: &mut CommandQueue, request: PageRequest, now: Instant) -> bool {
         let function = request.function;
         if request.release_all {
@@ -341,7 +341,7 @@ impl Pages {
             0 => return true,
             1.. => self.start_give(queue, function, wanted, now),
             ..=-1 => {
-                // What it does not hold it cannot return; the answer is sized by that.
+                // It cannot return more than it holds; the answer is sized by that.
                 let left = wanted.min(TAKE_BY_EVENT).min(self.lent_to(function));
                 if left == 0 {
                     return true;
@@ -440,7 +440,7 @@ impl Pages {
         }
     }
 
-    /// The device is gone or cannot reach memory any more: everything is ours again.
+    /// Takes everything back: the device is gone or cannot reach memory any more.
     pub(crate) fn forget(&mut self) {
         self.lent.clear();
         self.chunks.clear();
@@ -460,7 +460,7 @@ impl Running {
     }
 }
 
-/// MANAGE_PAGES without its page list.
+/// Returns MANAGE_PAGES without its page list.
 fn message(op_mod: u32, function: FunctionId, count: usize) -> Vec<u8> {
     let mut input = ManagePagesIn::new();
     input

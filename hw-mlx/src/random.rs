@@ -1,8 +1,8 @@
 //! Random numbers: identifiers, packet sequence numbers, variants of keys, a MAC where there is none.
 //!
-//! Peers are told some of these numbers, and must not learn others from them: communication identifiers, packet
-//! sequence numbers and keys are all that keeps strangers out of a connection. So they come from a cipher, ChaCha20,
-//! whose state cannot be told from its output, seeded by the system. Runs that are to be repeatable give a seed.
+//! Peers are told some of these numbers, and must not be able to predict others from them: communication identifiers,
+//! packet sequence numbers and keys are all that keeps unknown hosts out of a connection. So they come from a cipher,
+//! ChaCha20, whose state cannot be computed from its output, seeded by the system. Repeatable runs give a seed.
 
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
@@ -14,10 +14,10 @@ use crate::error::MlxError;
 pub struct Random(ChaCha20Rng);
 
 impl Random {
-    /// The stream of a seed; without one, a stream nobody else has.
+    /// Makes the stream of a seed; without one, a stream with a seed of its own.
     ///
     /// # Errors
-    /// [`MlxError::Random`]: the system has no randomness to give.
+    /// [`MlxError::Random`]: the system provides no random numbers.
     pub fn new(seed: Option<u64>) -> Result<Self, MlxError> {
         match seed {
             Some(seed) => Ok(Self(ChaCha20Rng::seed_from_u64(seed))),
@@ -27,7 +27,7 @@ impl Random {
         }
     }
 
-    /// The stream of one function: functions that share a seed draw different numbers.
+    /// Makes the stream of one function: functions that share a seed draw different numbers.
     ///
     /// # Errors
     /// As [`Random::new`].
@@ -42,18 +42,18 @@ impl Random {
         Ok(Self(ChaCha20Rng::from_seed(key)))
     }
 
-    /// The next 64 bits of the stream.
+    /// Returns the next 64 bits of the stream.
     pub fn number(&mut self) -> u64 {
         self.0.next_u64()
     }
 
-    /// A byte of the stream.
+    /// Returns a byte of the stream.
     pub fn byte(&mut self) -> u8 {
         let [byte, ..] = self.0.next_u32().to_be_bytes();
         byte
     }
 
-    /// Sixteen bytes of the stream.
+    /// Returns sixteen bytes of the stream.
     pub fn bytes(&mut self) -> [u8; 16] {
         let mut bytes = [0; 16];
         self.0.fill_bytes(&mut bytes);
@@ -61,11 +61,11 @@ impl Random {
     }
 }
 
-/// Keys made since a variant was last used, at least. The firmware may give the index of a key that is gone to the next
-/// one, and then the variant is what tells the stale key from the new one.
+/// Minimum number of keys made before a variant is used again. The firmware may give the index of a destroyed key to
+/// the next one, and then only the variant distinguishes the stale key from the new one.
 const FRESH: usize = 64;
 
-/// Variants of keys, the low bytes of their names: drawn at random, and none of the last few again.
+/// Variants of keys, the low bytes of their names: drawn at random, different from the last few.
 #[derive(Debug)]
 pub struct Variants {
     random: Random,
@@ -74,7 +74,7 @@ pub struct Variants {
 }
 
 impl Variants {
-    /// Variants drawn from a stream.
+    /// Draws variants from a stream.
     #[must_use]
     pub fn new(random: Random) -> Self {
         Self {
@@ -84,10 +84,10 @@ impl Variants {
         }
     }
 
-    /// The variant of the next key.
+    /// Returns the variant of the next key.
     pub fn draw(&mut self) -> u8 {
         let recent = &self.recent[..self.drawn.min(FRESH)];
-        // Three of four are fresh. A cipher does not go on drawing others, but a loop has a bound.
+        // Three of four are fresh. A cipher will soon draw a fresh one, but a loop has a bound.
         let fresh = (0..4096)
             .map(|_| self.random.byte())
             .find(|variant| !recent.contains(variant));
@@ -99,11 +99,11 @@ impl Variants {
 }
 
 impl Variants {
-    /// All variants in an order drawn at random (Fisher and Yates), a fresh one first.
+    /// Returns all variants in an order drawn at random (Fisher and Yates), a fresh one first.
     pub fn order(&mut self) -> Box<[u8; 256]> {
         let mut order = Box::new([0; 256]);
         for (at, variant) in (0..=u8::MAX).enumerate() {
-            // What is drawn from 2^64 and left over is no use to anybody.
+            // The bias of the remainder of a 64-bit number is negligible.
             let place = usize::try_from(self.random.number() % (at as u64 + 1)).unwrap_or_default();
             order[at] = order[place];
             order[place] = variant;
@@ -116,7 +116,7 @@ impl Variants {
     }
 }
 
-/// A MAC address nobody gave out: locally administered, of one station.
+/// Returns a MAC address that was assigned by no vendor: locally administered, of one station.
 pub(crate) fn local_mac(random: &mut Random) -> [u8; 6] {
     let [first, b, c, d, e, f, ..] = random.number().to_be_bytes();
     [first & 0xfc | 2, b, c, d, e, f]

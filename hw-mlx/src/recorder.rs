@@ -1,16 +1,16 @@
 //! The flight recorder of a function: its last commands, management datagrams, frames of the network's protocols, and
-//! what happened to device and link.
+//! events of device and link.
 //!
-//! They are the function's and not one instance's: whoever has a turn moves datagrams for all, and events are told to
-//! all. So they have a ring of their own, from the moment the first instance
-//! records until the function is closed.
+//! The recorder belongs to the function, not to one instance: any instance may move datagrams for all, and events go
+//! to all. So there is one ring, from the moment the first instance records until the function is closed.
 //!
-//! The ring has a lock of its own, the last that is taken and held for one entry. Commands are recorded under the lock
-//! of the command queue, datagrams under none, frames under the network's; one lock for all keeps them in one order.
-//! No post comes here, nor a poll that takes in no datagram. While nothing is recorded it is the load of a flag.
+//! The ring has a lock of its own, the last one taken, held for one entry. Commands are recorded under the lock of
+//! the command queue, datagrams under none, frames under the network's; one ring lock keeps all entries in one order.
+//! Posts do not come here, nor polls that take in no datagram. While nothing is recorded the cost is the load of a
+//! flag.
 //!
-//! An entry has 32 bytes. What was sent as bytes does not fit one: those are kept beside the ring, at most
-//! [`KEPT_BYTES`] of them, and the oldest go first, so that an entry may outlive its bytes.
+//! An entry has 32 bytes. Bytes that were sent do not fit in one: they are kept beside the ring, at most
+//! [`KEPT_BYTES`] of them, and the oldest are dropped first, so that an entry may outlive its bytes.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::VecDeque;
@@ -27,16 +27,16 @@ use crate::error::{CmdError, Mac};
 use crate::event::AsyncEvent;
 use crate::mad::MAD_BYTES;
 
-/// Entries that are kept, the last ones.
+/// Number of entries that are kept, the last ones.
 pub const RECORDS: usize = 65_536;
 /// Bytes of datagrams, frames and texts that are kept, the last ones: 4000 datagrams.
 pub const KEPT_BYTES: usize = 1 << 20;
 
-/// What became of a command.
+/// Result of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Answer {
-    /// It was done.
+    /// The command succeeded.
     Done,
     /// The firmware refused it.
     Refused {
@@ -45,16 +45,16 @@ pub enum Answer {
         /// The firmware's detail code.
         syndrome: u32,
     },
-    /// It was not delivered, or its answer could not be believed.
+    /// It was not delivered, or its answer was invalid.
     Garbled,
-    /// Nobody answered while somebody waited.
+    /// It was not answered in time.
     Unanswered,
 }
 
-/// A management datagram and the way it went.
+/// A management datagram and its path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// MAC that it came from; 0 for one that arrived, where the device does not say it.
+    /// MAC that it came from; 0 for one that arrived, since the device does not report it.
     pub source_mac: [u8; 6],
     /// MAC that it went to.
     pub mac: [u8; 6],
@@ -74,47 +74,47 @@ pub struct Datagram {
     pub mad: [u8; MAD_BYTES],
 }
 
-/// What was recorded, and when.
+/// A recorded entry with its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
-    /// When, by the clock of the function.
+    /// Time by the clock of the function.
     pub at: u64,
-    /// What.
+    /// The entry.
     pub what: Recorded,
 }
 
-/// What was recorded.
+/// A recorded entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Recorded {
     /// A command was answered, or given up.
     Command {
-        /// Which.
+        /// The command.
         opcode: Opcode,
-        /// What became of it.
+        /// Its result.
         answer: Answer,
-        /// From the doorbell until its answer was taken in.
+        /// Time from the doorbell until its answer was taken in.
         took: Duration,
     },
     /// A management datagram was given to the card, or came from it.
     Datagram {
-        /// It was sent; otherwise it arrived.
+        /// True if it was sent, false if it arrived.
         sent: bool,
-        /// `None`: newer ones took its place.
+        /// `None`: the bytes were dropped for newer ones.
         datagram: Option<Box<Datagram>>,
     },
     /// A frame of the network's protocols: ARP, neighbour discovery, echoes, reports of groups.
     Frame {
-        /// It was sent; otherwise it arrived.
+        /// True if it was sent, false if it arrived.
         sent: bool,
-        /// From the destination's MAC on. `None`: newer ones took its place.
+        /// Bytes from the destination's MAC on. `None`: they were dropped for newer ones.
         frame: Option<Box<[u8]>>,
     },
-    /// Something happened to device, link or network, in words. `None`: newer ones took its place.
+    /// An event of device, link or network, in words. `None`: the text was dropped for newer ones.
     Event(Option<Box<str>>),
 }
 
-/// What the ring holds.
+/// An entry of the ring.
 #[derive(Clone, Copy)]
 enum Entry {
     Command {
@@ -143,7 +143,7 @@ struct Record {
 
 const_assert!(size_of::<Record>() <= 32);
 
-/// What does not fit an entry.
+/// Data that does not fit an entry.
 #[derive(Clone)]
 enum Kept {
     Datagram(Box<Datagram>),
@@ -164,11 +164,11 @@ impl Kept {
 #[derive(Default)]
 struct Ring {
     records: VecDeque<Record>,
-    /// Entries that made room for others.
+    /// Number of entries dropped for others.
     before: u64,
     kept: VecDeque<Kept>,
     kept_bytes: usize,
-    /// Number of the first that is kept.
+    /// Number of the first data that is kept.
     first_kept: u64,
 }
 
@@ -181,7 +181,7 @@ impl Ring {
         self.records.push_back(Record { at, entry });
     }
 
-    /// Keeps something, and says under which number.
+    /// Keeps data; returns its number.
     fn keep(&mut self, kept: Kept) -> u64 {
         self.kept_bytes += kept.bytes();
         self.kept.push_back(kept);
@@ -245,8 +245,8 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Records from now on, in 2 MiB that are allocated here, and what is kept beside them. It is nothing if it does
-    /// already.
+    /// Starts recording, in 2 MiB allocated here and the data kept beside them. Does nothing if it is already
+    /// recording.
     pub fn start(&self) {
         let mut ring = self.lock();
         let room = RECORDS.saturating_sub(ring.records.len());
@@ -254,7 +254,7 @@ impl Recorder {
         self.on.store(true, Ordering::Relaxed);
     }
 
-    /// What was recorded. `None`: nothing is being recorded.
+    /// Returns the recorded entries. `None`: nothing is being recorded.
     #[must_use]
     pub fn dump(&self) -> Option<RecorderDump> {
         self.is_on().then(|| {
@@ -271,16 +271,16 @@ impl Recorder {
     }
 
     fn lock(&self) -> MutexGuard<'_, Ring> {
-        // A panic half-way leaves at most an entry without its bytes.
+        // A panic under this lock leaves at most an entry without its bytes.
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it records.
+    /// Returns whether it is recording.
     pub fn is_on(&self) -> bool {
         self.on.load(Ordering::Relaxed)
     }
 
-    /// A command was answered.
+    /// Records a command that was answered.
     pub(crate) fn answered(
         &self,
         now: Instant,
@@ -303,7 +303,7 @@ impl Recorder {
         }
     }
 
-    /// A command was given up.
+    /// Records a command that was given up.
     pub(crate) fn unanswered(&self, now: Instant, opcode: Opcode, took: Duration) {
         if self.is_on() {
             self.command(now, opcode, Answer::Unanswered, took);
@@ -319,14 +319,14 @@ impl Recorder {
         self.lock().push(now.0, entry);
     }
 
-    /// A management datagram was handed to the device, or came from it.
+    /// Records a management datagram that was handed to the device, or came from it.
     pub(crate) fn datagram(&self, now: Instant, sent: bool, datagram: Datagram) {
         let mut ring = self.lock();
         let kept = ring.keep(Kept::Datagram(Box::new(datagram)));
         ring.push(now.0, Entry::Datagram { sent, kept });
     }
 
-    /// A frame was handed to the device, or came from it.
+    /// Records a frame that was handed to the device, or came from it.
     pub fn frame(&self, now: Instant, sent: bool, frame: &[u8]) {
         if self.is_on() {
             let mut ring = self.lock();
@@ -352,18 +352,18 @@ impl fmt::Debug for Recorder {
     }
 }
 
-/// What the recorder of a function held.
+/// Contents of a function's recorder.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RecorderDump {
-    /// Entries that were recorded before these, and are lost.
+    /// Number of earlier entries, which are lost.
     pub before: u64,
     /// The entries, oldest first.
     pub records: Vec<Told>,
 }
 
 impl RecorderDump {
-    /// The last entries of it, at most so many.
+    /// Keeps only the last entries, at most this many.
     #[must_use]
     pub fn last(mut self, entries: usize) -> Self {
         let dropped = self.records.len().saturating_sub(entries);
@@ -373,7 +373,8 @@ impl RecorderDump {
     }
 }
 
-/// The kind of a management datagram: class, method and attribute (IBTA volume 1, "Management Datagram Format").
+/// Returns the kind of a management datagram: class, method and attribute (IBTA volume 1, "Management Datagram
+/// Format").
 fn in_numbers(mad: &[u8; MAD_BYTES]) -> String {
     let [_, class, _, method] = [mad[0], mad[1], mad[2], mad[3]];
     let attribute = u16::from_be_bytes([mad[16], mad[17]]);

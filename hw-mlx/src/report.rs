@@ -1,4 +1,4 @@
-//! The steps of a bring-up by name, and how long each took.
+//! The steps of a bring-up by name, and the time of each.
 //!
 //! Times are those of the function's clock: real on hardware, virtual in a simulation.
 
@@ -92,21 +92,21 @@ impl Step {
     ];
 }
 
-/// What a function has to do without, since its firmware refused a command of the bring-up.
+/// A feature that a function does without, since its firmware refused a command of the bring-up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// What was refused, or how the device differs from what it was told.
+    /// The refusal, or how the device differs from its settings.
     pub why: String,
-    /// What is lost.
+    /// The feature that is lost.
     pub lost: &'static str,
 }
 
-/// What a bring-up did and how long it took.
+/// Report of a bring-up: its results and times.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BringupReport {
     /// Every step and its time on the function's clock.
     pub steps: Vec<(Step, Duration)>,
-    /// All of it on the function's clock, which in a simulation is virtual.
+    /// Total time on the function's clock, which in a simulation is virtual.
     pub total: Duration,
     /// Pages given to boot.
     pub boot_pages: u64,
@@ -116,7 +116,7 @@ pub struct BringupReport {
     pub regular_pages: u64,
     /// Commands sent.
     pub commands: u64,
-    /// What was refused, and the function does without (the table in `docs/generations.md`).
+    /// Refused commands that the function does without (the table in `docs/generations.md`).
     pub losses: Vec<Loss>,
 }
 
@@ -136,7 +136,7 @@ impl<'a> Stopwatch<'a> {
         }
     }
 
-    /// The step that just ended.
+    /// Records the step that just ended.
     pub(super) fn done(&mut self, step: Step) {
         let now = self.clock.now();
         let took = now - self.last;

@@ -6,16 +6,16 @@
 //! queue pair together are no power of two: they are rounded up by less than an eighth, or to whole pages of 4 KiB, and
 //! the list has up to fifteen entries.
 //!
-//! A doorbell record takes a cache line. That of a queue pair lies behind the rings, where their last page has room for
-//! it. That of a queue whose ring can be exchanged is apart, because it stays.
+//! A doorbell record takes a cache line. A queue pair's record lies behind the rings, if their last page has room for
+//! it. The record of a queue whose ring can be exchanged is separate, because it stays.
 //!
-//! A ring is in memory, page by page, when it is made: the first post to a queue costs what the others cost.
+//! All pages of a ring are touched when it is made: the first post to a queue costs no more than later ones.
 //!
-//! Memory lent to the device must outlive the device's use of it, and only an answered destroy
-//! command proves the end of that, or the end of the function. Whoever holds such memory therefore
-//! holds it as [`Lent`], which does not free what it holds when it is dropped but leaves it to the
-//! arena: after a queue was forgotten, a destroy command refused or not answered, its memory is out of
-//! use until the device is stopped, where freeing it would let the device write into somebody else's.
+//! Memory lent to the device must outlive the device's use of it. Only an answered destroy command proves the end of
+//! that use, or the end of the function. Such memory is therefore held as [`Lent`], which does not free its value
+//! when it is dropped but leaves it to the arena. If a queue was forgotten, or its destroy command was refused or not
+//! answered, its memory is out of use until the device is stopped; freeing it would let the device write into memory
+//! with another owner.
 
 use driver::{DmaArena, DmaBuffer, DmaError, WeakArena};
 
@@ -24,9 +24,9 @@ use crate::error::CmdError;
 /// log2 of the smallest page.
 const MIN_LOG_PAGE: u32 = 12;
 const MIN_PAGE: usize = 1 << MIN_LOG_PAGE;
-/// What is lost by rounding up is less than this part of the whole, if it is more than a page.
+/// Fraction of the whole that rounding up may waste, if that is more than a page.
 const LOST: usize = 8;
-/// A doorbell record has 8 bytes; it gets a line to itself.
+/// Bytes of a cache line, which a doorbell record of 8 bytes has to itself.
 const RECORD_BYTES: usize = 64;
 
 /// A ring and its doorbell record, zeroed.
@@ -41,7 +41,7 @@ pub struct RingMemory {
 }
 
 impl RingMemory {
-    /// Memory for a ring of at least `bytes`, and a doorbell record apart.
+    /// Allocates memory for a ring of at least `bytes`, and a separate doorbell record.
     ///
     /// # Errors
     /// No memory.
@@ -49,8 +49,8 @@ impl RingMemory {
         Self::with_record(arena, bytes, arena.alloc(RECORD_BYTES, RECORD_BYTES)?)
     }
 
-    /// Memory for rings of at least `bytes` that are never exchanged, with their doorbell record in the same pages if
-    /// there is room.
+    /// Allocates memory for rings of at least `bytes` that are never exchanged, with their doorbell record in the
+    /// same pages if there is room.
     ///
     /// # Errors
     /// No memory.
@@ -67,7 +67,7 @@ impl RingMemory {
         })
     }
 
-    /// Memory for a ring of at least `bytes` in place of this one: the record stays.
+    /// Allocates memory for a ring of at least `bytes` to replace this one: the record stays.
     ///
     /// # Errors
     /// No memory.
@@ -84,7 +84,7 @@ impl RingMemory {
         })
     }
 
-    /// The page list, as commands carry it.
+    /// Returns the page list in the form of commands.
     #[must_use]
     pub fn pages(&self) -> Vec<u8> {
         (0..self.ring.len() >> self.log_page)
@@ -95,7 +95,7 @@ impl RingMemory {
             .collect()
     }
 
-    /// `log_page_size` as contexts carry it.
+    /// Returns `log_page_size` in the form of contexts.
     #[must_use]
     pub fn log_page_size(&self) -> u32 {
         self.log_page - MIN_LOG_PAGE
@@ -108,22 +108,22 @@ impl RingMemory {
         Lent::new(self, arena)
     }
 
-    /// I/O address of the doorbell record.
+    /// Returns the I/O address of the doorbell record.
     #[must_use]
     pub fn record_address(&self) -> u64 {
         self.record.iova().0
     }
 }
 
-/// Bytes of the pages for so many, if that is a number.
+/// Returns the bytes of the pages for this many bytes; `None` on overflow.
 fn rounded(bytes: usize) -> Option<usize> {
     let bytes = bytes.max(MIN_PAGE);
-    // Rounded up to a multiple of this, the page list is short, and little is lost.
+    // With sizes rounded up to a multiple of this, the page list is short, and little is wasted.
     let grain = (bytes / LOST).max(MIN_PAGE);
     bytes.checked_next_multiple_of(1 << grain.ilog2())
 }
 
-/// Memory of at least `bytes`, in pages as large as its length allows, and log2 of such a page.
+/// Allocates at least `bytes`, in pages as large as its length allows; returns log2 of the page size too.
 fn pages_for(arena: &DmaArena, bytes: usize) -> Result<(DmaBuffer, u32), DmaError> {
     let too_much = DmaError::Request {
         bytes,
@@ -133,25 +133,25 @@ fn pages_for(arena: &DmaArena, bytes: usize) -> Result<(DmaBuffer, u32), DmaErro
     let log_page = rounded.trailing_zeros();
     let memory = arena.alloc(rounded, 1 << log_page)?;
     for page in (0..rounded).step_by(MIN_PAGE) {
-        // It is zero already. A store has the kernel put a page there.
+        // It is zero already. The store makes the kernel allocate the page.
         memory.store_u8(page, 0);
     }
     Ok((memory, log_page))
 }
 
-/// Something the device may use until it is [given back](Lent::give_back). Dropped, it is kept by the arena
-/// until that goes, before which the device is stopped.
+/// A value that the device may use until it is [given back](Lent::give_back). If it is dropped before, the arena
+/// keeps it as long as the arena exists; the device is stopped before that ends.
 #[derive(Debug)]
 pub struct Lent<T: Send + 'static> {
     /// `None` once it was given back.
     value: Option<T>,
     arena: WeakArena,
-    /// The device has said that it does not use it any more.
+    /// True if the device has reported that it no longer uses it.
     ours: bool,
 }
 
 impl<T: Send + 'static> Lent<T> {
-    /// Takes what is about to be lent. `arena` is the function's, whatever memory it is.
+    /// Takes a value that is about to be lent. `arena` is the function's, whatever memory it is.
     pub const fn new(value: T, arena: WeakArena) -> Self {
         Self {
             value: Some(value),
@@ -160,31 +160,31 @@ impl<T: Send + 'static> Lent<T> {
         }
     }
 
-    /// The device has said that it does not use it any more: it is freed when it is dropped, and not before, for
-    /// whoever holds it still reads it.
+    /// Notes that the device no longer uses it. The value is freed when it is dropped and not earlier, since its
+    /// holder still reads it.
     pub const fn returned(&mut self) {
         self.ours = true;
     }
 
-    /// Whether the device has said so.
+    /// Returns whether the device no longer uses it.
     pub const fn is_returned(&self) -> bool {
         self.ours
     }
 
-    /// What is lent.
+    /// Returns the value.
     pub fn get(&self) -> &T {
         // PANIC: only `give_back` takes it, which ends the life of `self`.
         self.value.as_ref().expect("something lent")
     }
 
-    /// Ours again: the device has said, or never knew, that it does not use it.
+    /// Returns the value to us: the device has reported that it does not use it, or never knew it.
     pub fn give_back(mut self) -> T {
         // PANIC: as above.
         self.value.take().expect("something lent")
     }
 
-    /// Settles what became of it when the command that was to lend it failed: it is ours again unless
-    /// the command may have taken effect.
+    /// Decides about the value after the command that was to lend it failed: it is ours again unless the command may
+    /// have taken effect.
     #[must_use]
     pub fn after(self, error: CmdError) -> CmdError {
         if error.outcome_unknown() {

@@ -1,12 +1,12 @@
-//! What the initialization segment says before the first command, and how long the device wants to be waited for.
+//! The initialization segment before the first command, and the device's time limits.
 //!
-//! Firmware boots in two parts. In the first, just after a reset, nothing in the segment counts: registers may read as
-//! ones, and an address written is lost. It is over when `initializing` clears for the first time. Then the interface
+//! Firmware boots in two parts. In the first, just after a reset, the segment is not valid: registers may read as
+//! ones, and an address written is lost. It ends when `initializing` clears for the first time. Then the interface
 //! revision and the queue's geometry can be read and the queue's address written, and the firmware boots on until
 //! `initializing` clears again (Linux `main.c` `mlx5_function_enable`, `wait_fw_init`).
 //!
-//! A register that reads all ones is one that nobody answered for. In the first part that is normal; a function whose
-//! configuration space reads all ones too is gone.
+//! A register that reads all ones was not answered by the device. In the first part that is normal. If configuration
+//! space reads all ones too, the function is gone.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::control::milliseconds;
 use crate::error::MlxError;
 use mlx_prm::InitSegment;
 
-/// Time between looks at `initializing` (mlx5_core's).
+/// Time between reads of `initializing` (mlx5_core's).
 const BOOT_PAUSE: Duration = Duration::from_millis(2);
 /// `initializing`: the firmware boots; the function is that of the adapter's own processor (Linux `ecpf.c`
 /// `mlx5_read_embedded_cpu`).
@@ -26,10 +26,11 @@ const EMBEDDED_CPU: u32 = 1 << 23;
 const CONFIG_VENDOR: u16 = 0x00;
 const CONFIG_DEVICE: u16 = 0x02;
 const CONFIG_REVISION: u16 = 0x08;
-/// No device asks for longer, and what reads like it is not one that answers.
+/// Longest time limit that is believed. No device asks for longer; such a value means that the device does not
+/// answer.
 const LONGEST_LIMIT: Duration = Duration::from_secs(3600);
 
-/// Waits until the firmware says that it has booted, as far as it does at this point.
+/// Waits until the firmware reports that it has booted, as far as it does at this point.
 pub(crate) fn wait_for_firmware(
     function: &Function,
     registers: &Block<InitSegment>,
@@ -59,12 +60,13 @@ pub(crate) fn wait_for_firmware(
     }
 }
 
-/// Whether this is the function of the adapter's own processor (BlueField's Arm side), which commands have to say.
+/// Returns whether this is the function of the adapter's own processor (BlueField's Arm side), which commands have to
+/// state.
 pub(crate) fn is_embedded_cpu(registers: &Block<InitSegment>) -> bool {
     registers.read(|segment| &segment.initializing).get() & EMBEDDED_CPU != 0
 }
 
-/// How long a command may take and how long the firmware may boot, if the device says (Linux `lib/tout.c`
+/// Returns the time limits of a command and of the firmware's boot, if the device reports them (Linux `lib/tout.c`
 /// `mlx5_tout_query_iseg`).
 pub(crate) fn limits(registers: &Block<InitSegment>) -> Option<(Duration, Duration)> {
     let boot = registers.read(|segment| &segment.cmd_q_init_to).get();
@@ -72,13 +74,13 @@ pub(crate) fn limits(registers: &Block<InitSegment>) -> Option<(Duration, Durati
     (boot != 0).then(|| (from_word(command), from_word(boot)))
 }
 
-/// A time limit as the segment has it: unit in 31:29, value in 19:0.
+/// Decodes a time limit of the segment: unit in 31:29, value in 19:0.
 fn from_word(word: u32) -> Duration {
     time_limit(word >> 29, word & 0xf_ffff)
 }
 
-/// The device's clock (PRM "Initialization Segment", `internal_timer_h` and `_l`): both halves, of one moment. `None`:
-/// they do not stand still for it, which only a device does that is gone or lies.
+/// Reads the device's clock (PRM "Initialization Segment", `internal_timer_h` and `_l`): both halves, of one moment.
+/// `None`: no consistent pair could be read, so the device is gone or in error.
 pub(crate) fn ticks(registers: &Block<InitSegment>) -> Option<u64> {
     const LOOKS: usize = 3;
     let high = || registers.read(|segment| &segment.internal_timer_h).get();
@@ -94,7 +96,7 @@ pub(crate) fn ticks(registers: &Block<InitSegment>) -> Option<u64> {
     None
 }
 
-/// A time limit as registers code it: 0 milliseconds, 1 seconds, 2 minutes, 3 hours.
+/// Decodes a time limit of a register: unit 0 milliseconds, 1 seconds, 2 minutes, 3 hours.
 pub(crate) fn time_limit(unit: u32, value: u32) -> Duration {
     let value = u64::from(value);
     let limit = match unit & 3 {
@@ -106,7 +108,7 @@ pub(crate) fn time_limit(unit: u32, value: u32) -> Duration {
     limit.min(LONGEST_LIMIT)
 }
 
-/// What the function is.
+/// Identity of the function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hardware {
     /// PCI device id.
@@ -117,7 +119,7 @@ pub(crate) struct Hardware {
     pub(crate) firmware: (u16, u16, u16),
 }
 
-/// Who we are talking to.
+/// Reads the identity of the function.
 pub(crate) fn hardware(
     function: &Function,
     registers: &Block<InitSegment>,
@@ -131,7 +133,7 @@ pub(crate) fn hardware(
     })
 }
 
-/// The upper and the lower half of a register.
+/// Returns the upper and the lower half of a register.
 fn words(register: u32) -> (u16, u16) {
     let [a, b, c, d] = register.to_be_bytes();
     (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]))

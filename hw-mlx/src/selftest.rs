@@ -1,17 +1,17 @@
-//! A function on its own: does it carry out what is posted to it, and if not, how far does it get?
+//! Self-test: checks that a function executes posted requests, and if not, how far it gets.
 //!
-//! One queue pair is connected with itself. Where the device can be told to (`fl` of the address path, capability
-//! `fl_rc_qp_when_roce_enabled`), its packets come back whatever addresses say, as in the steering code of Linux and
-//! rdma-core (`dr_send_allow_fl`); otherwise they go to the function's own address at index 0. Either way no peer, no
-//! management datagram, no cable and no rule of the e-switch is in it, so a failure is one of the layers that it names
-//! ([`Layer`]).
+//! One queue pair is connected with itself. If the device supports it (`fl` of the address path, capability
+//! `fl_rc_qp_when_roce_enabled`), its packets come back whatever the addresses are, as in the steering code of Linux
+//! and rdma-core (`dr_send_allow_fl`); otherwise they go to the function's own address at index 0. Either way no
+//! peer, no management datagram, no cable and no rule of the e-switch takes part, so a failure is in one of the
+//! layers that the test names ([`Layer`]).
 //!
 //! ```text
 //!   bring-up -> objects (command) -> doorbell -> WQE fetched (queue) -> CQE (completion) -> bytes (data) -> interrupt
 //! ```
 //!
-//! What the queue pair's context says of its send queue tells the layers in the middle apart: the counter that the
-//! device read from the doorbell record, and the one it has fetched up to.
+//! The queue pair's context tells the layers in the middle apart by two counters of its send queue: the one that the
+//! device read from the doorbell record, and the one up to which it has fetched.
 
 use core::fmt;
 use std::time::Duration;
@@ -34,11 +34,11 @@ use crate::uar::Doorbells;
 
 /// Bytes of each message: several packets at any MTU.
 const BYTES: usize = 16 * 1024;
-/// How long a completion may take. A retry takes a fraction of it, so the device's own error comes first.
+/// Time limit of a completion. A retry takes a fraction of it, so the device's own error comes first.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// From one look to the next.
+/// Time between two polls.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Events that are waited for, and how soon each should come.
+/// Number of events that are waited for, and the time within which each should come.
 const EVENTS: u32 = 8;
 const PROMPT: Duration = Duration::from_millis(250);
 const SIZES: QueueSizes = QueueSizes {
@@ -53,10 +53,10 @@ const ENTRIES: u32 = 64;
 /// The source, the target.
 const SOURCE: usize = 0;
 const TARGET: usize = BYTES;
-/// What a target holds before something arrives.
+/// Byte that fills a target before something arrives.
 const NOTHING: u8 = 0xa5;
 
-/// How far a function got.
+/// Layers in order of the path of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Layer {
     /// Reset, firmware, capabilities, port.
@@ -67,7 +67,7 @@ pub enum Layer {
     Doorbell,
     /// The ring that requests are read from.
     Queue,
-    /// The completion queue, or what it says.
+    /// The completion queue, or the contents of its entries.
     Completion,
     /// The bytes that were moved.
     Data,
@@ -76,7 +76,7 @@ pub enum Layer {
 }
 
 impl Layer {
-    /// Its name.
+    /// Returns its name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -90,7 +90,7 @@ impl Layer {
         }
     }
 
-    /// What to look at where it fails.
+    /// Returns advice for a failure in this layer.
     #[must_use]
     pub const fn advice(self) -> &'static str {
         match self {
@@ -123,22 +123,22 @@ impl fmt::Display for Layer {
     }
 }
 
-/// A function that did what it was asked.
+/// Result of a function that passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passed {
-    /// The device sent packets back without looking at addresses. Otherwise they went to its own address.
+    /// True if the device sent packets back without looking at addresses. Otherwise they went to its own address.
     pub forced: bool,
     /// Bytes of a Send, a Write and a Read each, all of which were compared.
     pub bytes: usize,
 }
 
-/// A function that did not.
+/// Result of a function that failed.
 #[derive(Debug, Error)]
 #[error("{layer}: {what}")]
 pub struct Failed {
-    /// Where it ended.
+    /// Layer of the failure.
     pub layer: Layer,
-    /// What happened.
+    /// Description of the failure.
     pub what: String,
 }
 
@@ -156,7 +156,7 @@ impl Failed {
 /// Brings a function up, has it send to itself, and takes it down again.
 ///
 /// # Errors
-/// How far it got, and what happened there.
+/// The layer that it reached, and the failure there.
 pub fn run(function: Function, config: HcaConfig) -> Result<Passed, Failed> {
     let mut hca =
         Hca::open(function, config).map_err(|error| Failed::new(Layer::BringUp, error))?;
@@ -167,7 +167,7 @@ pub fn run(function: Function, config: HcaConfig) -> Result<Passed, Failed> {
     Ok(passed)
 }
 
-/// What the device has for the test, in the order in which it was made.
+/// The device's objects for the test, in order of creation.
 struct Rig<'a> {
     hca: &'a mut Hca,
     pd: u32,
@@ -176,7 +176,7 @@ struct Rig<'a> {
     key: u32,
     cq: Cq,
     qp: Qp,
-    /// Blocks that the device knew of, and had fetched, before the last request.
+    /// Blocks that the device knew of and had fetched before the last request.
     before: (u32, u32),
 }
 
@@ -190,7 +190,7 @@ fn exercise(hca: &mut Hca) -> Result<Passed, Failed> {
 }
 
 impl<'a> Rig<'a> {
-    /// What a failure leaves behind goes with the function.
+    /// Objects left by a failure are destroyed with the function.
     fn new(hca: &'a mut Hca) -> Result<Self, MlxError> {
         let doorbells = Doorbells::new(hca.uar().clone());
         let pd = hca.exec(&AllocPdIn::new())?.pd();
@@ -263,8 +263,8 @@ impl<'a> Rig<'a> {
         })
     }
 
-    /// Posts a request whose local segment begins at `local`, waits for so many completions, and compares the target
-    /// with the source.
+    /// Posts a request whose local segment begins at `local`, waits for the given number of completions, and compares
+    /// the target with the source.
     fn moves(
         &mut self,
         name: &'static str,
@@ -316,7 +316,7 @@ impl<'a> Rig<'a> {
         }
     }
 
-    /// Polls for so many completions.
+    /// Polls for the given number of completions.
     fn completions(&mut self, name: &str, count: usize) -> Result<Vec<Completion>, Failed> {
         let deadline = self.hca.now() + PATIENCE;
         let mut done = Vec::new();
@@ -340,13 +340,13 @@ impl<'a> Rig<'a> {
         }
     }
 
-    /// Blocks of the send queue that the device knows of, and those it has fetched.
+    /// Returns the number of blocks of the send queue that the device knows of, and of those it has fetched.
     fn blocks(&mut self) -> Result<(u32, u32), Failed> {
         let context = control::query(self.hca, self.qp.number()).map_err(Failed::command)?;
         Ok((context.sw_sq_wqebb_counter(), context.hw_sq_wqebb_counter()))
     }
 
-    /// Where a request that does not complete is.
+    /// Finds the layer in which a request that does not complete is stuck.
     fn diagnose(&mut self, name: &str, done: usize, count: usize) -> Failed {
         let (posted, fetched) = match self.blocks() {
             Ok(blocks) => blocks,
@@ -384,11 +384,11 @@ impl<'a> Rig<'a> {
         ))
     }
 
-    /// Whether a completion's interrupt comes soon. Its event has to come.
+    /// Returns whether a completion's interrupt comes soon. Its event has to come.
     fn event(&mut self, op: RequestOp) -> Result<bool, Failed> {
         const NAME: &str = "RDMA Write with an event";
         self.cq.arm(false);
-        // What was signalled before, by commands and earlier completions, is none of this one's.
+        // Earlier signals, from commands and completions, do not count for this one.
         for _ in 0..EVENTS {
             self.hca.process_events();
             if !self.hca.is_interrupted(self.hca.now()) {

@@ -1,4 +1,4 @@
-//! How hot the card is (PRM "MTMP").
+//! The card's temperature (PRM "MTMP").
 
 use crate::control::Commands;
 use crate::error::CmdError;
@@ -8,7 +8,8 @@ use mlx_prm::{Mtmp, RegisterId};
 /// Thousandths of a degree in the register's unit, an eighth of a degree.
 const MILLIDEGREES: i32 = 125;
 
-/// The temperature of the card's chip in thousandths of a degree Celsius; `None` if the function may not see it.
+/// Reads the temperature of the card's chip in thousandths of a degree Celsius; `None` if the function may not see
+/// it.
 pub(crate) fn millidegrees(control: &mut impl Commands) -> Result<Option<i32>, CmdError> {
     let told = access(control, RegisterId::MTMP, READ, &Mtmp::new())?;
     Ok(told.map(|register| in_millidegrees(register.temperature())))

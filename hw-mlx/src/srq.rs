@@ -6,19 +6,18 @@
 //! 0 and follows the links as it takes buffers; it takes them in list order but finishes them in
 //! any order, so free entries are appended at the list's tail as they come back.
 //!
-//! The list is therefore the free list and the posted queue at once: software fills the entry at
-//! `head`, advances `head` along the link, and counts up in the doorbell record; the device follows
-//! that many links. The entry at the tail is never posted, because its link is not known yet: n
-//! buffers need n + 1 entries.
+//! The list is therefore the free list and the posted queue at once: software fills the entry at `head`, advances
+//! `head` along the link, and increments the counter in the doorbell record; the device follows that many links. The
+//! entry at the tail is never posted, because its link is not known yet: n buffers need n + 1 entries.
 //!
-//! The links in DMA memory are the device's to read and anybody's to damage; we follow our own copy
-//! in `next` and never read them back.
+//! The links in DMA memory are read by the device and may be damaged by it; we follow our own copy in `next` and
+//! never read them back.
 //!
 //! A CQE names the entry by index. An index we have not posted is ignored and counted.
 //!
-//! Entries in a completion queue that is cleaned because their queue pair went away have taken their
-//! buffers out of the list for good. The cleaner leaves their indices in [`Returns`], and they
-//! are taken back when the list runs short or somebody asks how many are out.
+//! If a completion queue is cleaned because a queue pair was destroyed, the discarded entries have taken their
+//! buffers out of the list. The cleaner leaves their indices in [`Returns`], and they are taken back when the list
+//! runs short or the number of outstanding buffers is queried.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -55,8 +54,8 @@ pub struct SrqSizes {
 }
 
 impl SrqSizes {
-    /// The ring for `max_recvs` buffers of up to `max_segments` segments; `None` when an index would
-    /// not fit 16 bits or the stride is beyond what the device takes.
+    /// Returns the sizes for `max_recvs` buffers of up to `max_segments` segments; `None` when an index would not fit
+    /// 16 bits or the stride exceeds the device's limit.
     #[must_use]
     pub fn new(max_recvs: u32, max_segments: u32) -> Option<Self> {
         let units = max_segments.max(1).checked_add(1)?;
@@ -72,8 +71,8 @@ impl SrqSizes {
         })
     }
 
-    /// The ring with room to grow: the device has no command that gives an RMP another one, and queue pairs name
-    /// their RMP for life. `most` is how many entries the device takes at most.
+    /// Returns the sizes with room to grow: the device has no command that gives an RMP another ring, and queue pairs
+    /// name their RMP for life. `most` is the maximum number of entries the device takes.
     #[must_use]
     pub fn with_headroom(self, most: u32) -> Self {
         let wanted = self.entries.saturating_mul(HEADROOM).max(MIN_ENTRIES);
@@ -83,14 +82,14 @@ impl SrqSizes {
         }
     }
 
-    /// Bytes of the ring.
+    /// Returns the bytes of the ring.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.entries as usize * self.stride as usize
     }
 }
 
-/// Indices of entries whose completions were thrown away with their queue pair.
+/// Indices of entries whose completions were discarded with their queue pair.
 #[derive(Debug, Default)]
 pub struct Returns {
     count: AtomicU32,
@@ -98,7 +97,7 @@ pub struct Returns {
 }
 
 impl Returns {
-    /// Gives an entry back.
+    /// Returns an entry.
     pub(crate) fn push(&self, index: u16) {
         self.indices
             .lock()
@@ -119,7 +118,7 @@ impl Returns {
     }
 }
 
-/// What we remember of an entry.
+/// Data kept for an entry.
 #[derive(Clone, Copy, Debug)]
 struct Shadow {
     cookie: u64,
@@ -129,9 +128,9 @@ struct Shadow {
     posted: bool,
 }
 
-/// Entries a ring has at least, where the device takes so many: see [`SrqSizes::with_headroom`].
+/// Minimum entries of a ring, if the device takes that many: see [`SrqSizes::with_headroom`].
 const MIN_ENTRIES: u32 = 1024;
-/// How many times over a ring has what was asked for.
+/// Factor between the number requested and the entries of the ring.
 const HEADROOM: u32 = 4;
 
 /// A shared receive queue.
@@ -159,8 +158,8 @@ pub struct Srq {
 }
 
 impl Srq {
-    /// Links all entries of a ring, each to the one behind it and the last to the first, as the device
-    /// wants them before CREATE_RMP.
+    /// Links all entries of a ring, each to the next one and the last to the first, as the device requires before
+    /// CREATE_RMP.
     pub fn prepare_ring(sizes: SrqSizes, ring: &DmaBuffer) {
         let mask = sizes.entries - 1;
         for entry in 0..sizes.entries {
@@ -170,7 +169,7 @@ impl Srq {
         }
     }
 
-    /// The queue the device knows as `rmpn`: a prepared ring and a zeroed doorbell record.
+    /// Makes the queue that the device knows as `rmpn` of a prepared ring and a zeroed doorbell record.
     ///
     /// # Panics
     /// When the sizes do not fit the ring.
@@ -263,10 +262,10 @@ impl Srq {
         Ok(())
     }
 
-    /// Destroys the queue. There is nothing to destroy the second time.
+    /// Destroys the queue. A second call does nothing.
     ///
     /// # Errors
-    /// Device refusal; the queue is as it was. Dropped then, its memory stays out of use.
+    /// Device refusal; the queue is as it was. If it is dropped then, its memory stays out of use.
     pub fn destroy(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
         if self.memory.is_returned() {
             return Ok(());
@@ -278,24 +277,24 @@ impl Srq {
         Ok(())
     }
 
-    /// The protection domain it belongs to.
+    /// Returns its protection domain.
     #[must_use]
     pub fn pd(&self) -> u32 {
         self.pd
     }
 
-    /// The device's number of the queue.
+    /// Returns the device's number of the queue.
     #[must_use]
     pub fn rmpn(&self) -> u32 {
         self.rmpn
     }
 
-    /// Where the cleaner of a completion queue leaves indices.
+    /// Returns the list in which the cleaner of a completion queue leaves indices.
     pub(crate) fn returns(&self) -> Arc<Returns> {
         Arc::clone(&self.returns)
     }
 
-    /// Completion entries that fitted no posted buffer, since creation.
+    /// Returns the number of completion entries since creation that matched no posted buffer.
     #[must_use]
     pub fn distrusted(&self) -> u64 {
         self.distrusted
@@ -330,14 +329,14 @@ impl Srq {
         Some(shadow)
     }
 
-    /// What the device is told.
+    /// Returns the counter for the doorbell record.
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "the low 16 bits")]
     const fn counter(&self) -> u16 {
         self.posted as u16
     }
 
-    /// Takes back what cleaning left.
+    /// Takes back the entries that cleaning left.
     #[cold]
     #[inline(never)]
     fn take_returns(&mut self) {
@@ -355,7 +354,7 @@ impl Srq {
 }
 
 impl Srq {
-    /// Posts a buffer, and tells the device.
+    /// Posts a buffer and updates the doorbell record.
     ///
     /// # Errors
     /// [`QueueFull`] when `max_recvs` entries are in use.
@@ -369,7 +368,7 @@ impl Srq {
         Ok(())
     }
 
-    /// Posts a buffer. The device is told with the next one of which it is told, or by [`Srq::tell`].
+    /// Posts a buffer. The doorbell record is updated with a later `post_recv`, or by [`Srq::tell`].
     ///
     /// # Errors
     /// As [`Srq::post_recv`].
@@ -388,7 +387,7 @@ impl Srq {
             }
         }
         let index = usize::from(self.head);
-        // The link stays as it is: it was written when the next entry was appended.
+        // The link stays as it is: it was written when the entry after it was appended.
         let bytes = wqe::write_scatter(
             |at| self.ring.block(at),
             u32::from(self.head) * self.units + 1,
@@ -408,14 +407,14 @@ impl Srq {
         Ok(())
     }
 
-    /// Tells the device of all buffers posted.
+    /// Updates the doorbell record for all buffers posted.
     #[inline(always)]
     pub fn tell(&mut self) {
         barrier::dma_to_device(); // the entries, and the links that lead to them, before the record
         self.record.store(u32::from(self.counter()));
     }
 
-    /// The [`Plain`] completion of a buffer that an entry says, if it is one
+    /// Completes a buffer if `entry` is its [`Plain`] completion
     /// ([`Qp::complete_plain`](crate::qp::Qp::complete_plain)).
     #[inline(always)]
     pub fn complete_plain(&mut self, entry: &Cqe) -> Option<Plain> {
@@ -437,7 +436,8 @@ impl Srq {
         })
     }
 
-    /// The completion of the buffer that an entry took from this queue ([`Qp::complete`](crate::qp::Qp::complete)).
+    /// Turns an entry whose buffer came from this queue into a completion
+    /// ([`Qp::complete`](crate::qp::Qp::complete)).
     #[inline]
     pub fn complete(&mut self, entry: &Cqe) -> Option<Completion> {
         let Some(outcome) = entry.receive_outcome() else {
@@ -448,23 +448,23 @@ impl Srq {
         Some(outcome.completion(shadow.cookie, shadow.bytes, false))
     }
 
-    /// Buffers posted since it was made.
+    /// Returns the number of buffers posted since creation.
     #[must_use]
     pub fn posted(&self) -> u64 {
         self.posted
     }
 
-    /// Buffers posted and not complete, whether or not a queue pair has taken them.
+    /// Returns the number of buffers posted and not complete, whether or not a queue pair has taken them.
     #[must_use]
     pub fn outstanding(&self) -> u32 {
         self.outstanding
             .saturating_sub(self.returns.count.load(Ordering::Acquire))
     }
 
-    /// Changes how many buffers may be posted; those that are stay.
+    /// Changes how many buffers may be posted; those already posted stay.
     ///
     /// # Errors
-    /// The most that there is room for, which is less; nothing has changed.
+    /// The maximum that there is room for, which is less; nothing has changed.
     pub fn set_max_recvs(&mut self, max_recvs: u32) -> Result<(), usize> {
         // The entry at the tail is never posted.
         let room = self.shadow.len() - 1;

@@ -1,13 +1,13 @@
-//! From a function that carries traffic to one that may be forgotten.
+//! Teardown: from a function that carries traffic to one that holds no resources.
 //!
-//! Bring-up backwards (Linux `mlx5/core/main.c`, `pagealloc.c` `mlx5_reclaim_startup_pages`): addresses,
-//! the MAC's announcement and RoCE off, event queues destroyed with the one for commands last (before it, back to
-//! polling), doorbell page, TEARDOWN_HCA, every page back, DISABLE_HCA, bus mastering off.
+//! Bring-up in reverse (Linux `mlx5/core/main.c`, `pagealloc.c` `mlx5_reclaim_startup_pages`): addresses, the MAC's
+//! announcement and RoCE off, event queues destroyed with the one for commands last (before it, back to polling),
+//! doorbell page, TEARDOWN_HCA, every page back, DISABLE_HCA, bus mastering off.
 //!
-//! Whatever fails on the way is noted and the rest is done all the same: the aim is that the memory
-//! is ours again, and bus mastering off achieves that even with a device that answers nothing. All of it together has
-//! the time of one command; what is not done then is not asked for any more. So the pages a dead device never returned
-//! are not leaked; they are reported as not returned.
+//! If a step fails, the error is noted and the other steps are still done: the aim is that the memory is ours again,
+//! and bus mastering off achieves that even with a device that does not answer. All of it together has the time limit
+//! of one command; later steps are not sent after that. So the pages a dead device never returned are not leaked;
+//! they are reported as not returned.
 
 use std::time::Duration;
 
@@ -23,16 +23,16 @@ use crate::pages::{Pages, TAKE_PAGES};
 use crate::vport;
 use mlx_prm::{DeallocQCounterIn, DeallocUarIn, DestroyEqIn, DisableHcaIn, TeardownHcaIn};
 
-/// TEARDOWN_HCA profile: the firmware finishes what it does.
+/// TEARDOWN_HCA profile: the firmware finishes its pending work.
 const GRACEFUL: u32 = 0;
 const RECLAIM_PAUSE: Duration = Duration::from_millis(1);
 
-/// What closing an instance came to, and of the last one the function.
+/// Report of closing an instance, and for the last one the function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CloseReport {
-    /// Instances that still have the function. Unless it is 0, nothing was taken down, and the numbers of pages and
-    /// objects are 0.
+    /// Number of instances that still have the function open. Unless it is 0, nothing was taken down, and the numbers
+    /// of pages and objects are 0.
     pub instances_left: usize,
     /// Pages the firmware was given.
     pub pages_given: u64,
@@ -44,21 +44,21 @@ pub struct CloseReport {
     pub page_requests_refused: u64,
     /// Kinds and numbers of objects that were not destroyed.
     pub objects_left: Vec<(&'static str, i64)>,
-    /// Command slots a silent device still held.
+    /// Command slots that the device still held although their commands were given up.
     pub slots_quarantined: usize,
     /// Commands sent since the function was opened.
     pub commands: u64,
-    /// What the device died of, if it did.
+    /// Cause of the device's death, if it died.
     pub dead: Option<DeadCause>,
 }
 
-/// Closing did not go as it should. The memory is ours again all the same.
+/// An error while closing. The memory is ours again all the same.
 #[derive(Debug, Error)]
 #[error("closing: {error}")]
 pub struct CloseError {
-    /// What was done.
+    /// Report of the steps done.
     pub report: Box<CloseReport>,
-    /// The first thing that failed.
+    /// The first error.
     #[source]
     pub error: MlxError,
 }
@@ -70,7 +70,7 @@ impl First {
     fn note<T>(&mut self, what: &'static str, result: Result<T, CmdError>) {
         match result {
             Ok(_) => {}
-            // That it is dead is in the report; nothing more is expected of it.
+            // The report says that it is dead; its other errors are not counted.
             Err(CmdError::Dead { .. }) => {}
             Err(error) => {
                 tracing::warn!(what, %error, "closing");
@@ -87,7 +87,7 @@ pub(crate) fn close(shared: Shared) -> Result<CloseReport, CloseError> {
     let (mut control, gids, found) = shared.into_parts();
     let port = found.caps.port_number();
     let control = &mut control;
-    // One time limit for all of it.
+    // One time limit for all steps.
     control.one_limit(true);
 
     for index in gids.indices().into_iter().rev() {
@@ -138,7 +138,7 @@ pub(crate) fn close(shared: Shared) -> Result<CloseReport, CloseError> {
         control.stop_dma();
     }
     if !control.bus_master {
-        // Nothing can write them any more.
+        // The device can no longer write them.
         control.pages.forget();
     }
     let counts = control.pages.counts();
@@ -163,7 +163,7 @@ pub(crate) fn close(shared: Shared) -> Result<CloseReport, CloseError> {
     }
 }
 
-/// Lets page commands under way finish while there is still an event queue to hear of it.
+/// Lets page commands under way finish while there is still an event queue that reports them.
 fn settle_page_requests(control: &mut Control) {
     let deadline = control.now() + control.timeout;
     while control.pages.busy() && control.health.dead().is_none() && control.now() < deadline {
@@ -174,7 +174,7 @@ fn settle_page_requests(control: &mut Control) {
     }
 }
 
-/// The queue commands complete through goes last, and polled.
+/// Destroys the event queues; the one for command completions goes last, by polling.
 fn destroy_eqs(control: &mut Control, first: &mut First) {
     while let Some(eq) = control.eqs.pop() {
         if control.eqs.is_empty() {
@@ -184,7 +184,7 @@ fn destroy_eqs(control: &mut Control, first: &mut First) {
         input.set_eq_number(eq.eqn().get());
         let result = control.exec(&input);
         if result.is_err() && control.bus_master {
-            // The device may still write this ring: it stays where it is until bus mastering is off.
+            // The device may still write this ring: it is not freed until bus mastering is off.
             control.orphaned_rings.push(eq.into_ring());
         }
         first.note("event queue", result);

@@ -10,8 +10,8 @@
 //! (`mmio_write64_be` without toggling on non-cached UARs, providers/mlx5/qp.c of rdma-core). For the
 //! same reason there is no BlueFlame copy.
 //!
-//! Ordering is not here. Whoever rings has made its memory visible first; see
-//! [`crate::qp::SendQueue`] and [`crate::cq::Cq`].
+//! Ordering is not here. The caller that rings has made its memory visible first; see [`crate::qp::SendQueue`] and
+//! [`crate::cq::Cq`].
 
 use driver::{Be64, Block, Register};
 
@@ -24,13 +24,13 @@ pub struct Doorbells {
 }
 
 impl Doorbells {
-    /// The doorbells of `page`, which is the UAR page named in the contexts of the queues that ring it.
+    /// Makes the doorbells of `page`, which is the UAR page named in the contexts of the queues that ring it.
     #[must_use]
     pub fn new(page: Block<UarPage>) -> Self {
         Self { page }
     }
 
-    /// The doorbell of send queues.
+    /// Returns the doorbell of send queues.
     #[must_use]
     pub fn of_send_queues(&self) -> SendDoorbell {
         SendDoorbell(self.page.register(|page| &page.send_doorbell))
@@ -46,7 +46,7 @@ impl Doorbells {
     }
 }
 
-/// The doorbell of send queues: each has it among what a post reads.
+/// The doorbell of send queues. Each queue keeps a copy among the fields that a post reads.
 pub struct SendDoorbell(Register<Be64>);
 
 impl SendDoorbell {

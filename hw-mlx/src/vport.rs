@@ -1,18 +1,17 @@
 //! The port as the function sees it: its vport (PRM "NIC Vport Context") and the port's MTU.
 //!
-//! A vport has a list of addresses, the RoCE switch and the switches that keep a function from receiving
-//! what it sends to itself. RoCE works only with `roce_en` set and an address in the table
-//! ([`crate::gid`]); loopback between queue pairs of one function we keep possible, because endpoints
-//! of one process may well connect to each other.
+//! A vport has a list of addresses, the RoCE switch and the switches that keep a function from receiving packets that
+//! it sends to itself. RoCE works only with `roce_en` set and an address in the table ([`crate::gid`]). We keep
+//! loopback between queue pairs of one function possible, because endpoints of one process may connect to each other.
 //!
-//! The e-switch drops unicast frames to addresses nobody announced. A function announces its own in two
-//! places. Every function writes the list of unicast addresses in its vport's context: from it the manager
-//! of the e-switch makes the rules that lead to this vport (Linux `en_fs.c`
-//! `mlx5e_vport_context_update_addr_list`, `eswitch.c` `esw_update_vport_addr_list`). A function that is the
-//! manager itself also puts its MAC into the port's forwarding table (Linux `lib/mpfs.c`).
+//! The e-switch drops unicast frames to addresses that were not announced. A function announces its own in two
+//! places. Every function writes the list of unicast addresses in its vport's context: from it the manager of the
+//! e-switch makes the rules that lead to this vport (Linux `en_fs.c` `mlx5e_vport_context_update_addr_list`,
+//! `eswitch.c` `esw_update_vport_addr_list`). A function that is the manager itself also puts its MAC into the port's
+//! forwarding table (Linux `lib/mpfs.c`).
 //!
-//! The permanent address of a vport is its owner's to set, the e-switch manager's for others; we read it
-//! and never write it. A function uses whatever MAC it announces, unless its owner checks for spoofing.
+//! The permanent address of a vport is set by its owner, for other functions' vports by the e-switch manager; we read
+//! it and never write it. A function may use any MAC that it announces, unless its owner checks for spoofing.
 
 pub(crate) mod look;
 mod paos;
@@ -35,19 +34,19 @@ use register::WRITE;
 pub(crate) use register::{LOCAL_PORT, READ, access};
 pub(crate) use speed::megabits;
 
-/// What of a frame the MTU of the hardware counts and that of IP does not: Ethernet header, VLAN tag, check
+/// Bytes of a frame that the MTU of the hardware counts and that of IP does not: Ethernet header, VLAN tag, check
 /// sequence (Linux `MLX5E_ETH_HARD_MTU`).
 pub const FRAME_BYTES: u32 = 22;
-/// The most RoCE v2 puts between Ethernet and payload: IP or GRH 40, UDP 8, BTH 12, XRC 4, atomic 28,
-/// ICRC 4 (Linux `iboe_get_mtu`).
+/// Maximum bytes of RoCE v2 headers between Ethernet and payload: IP or GRH 40, UDP 8, BTH 12, XRC 4, atomic 28, ICRC
+/// 4 (Linux `iboe_get_mtu`).
 const ROCE_BYTES: u32 = 96;
-/// MTU of a port that does not say.
+/// MTU of a port that does not report one.
 const USUAL_MTU: u32 = 1500 + FRAME_BYTES;
 const VPORT_UP: u32 = 1;
 /// `allowed_list_type`: unicast addresses, multicast addresses.
 pub(crate) const LIST_UNICAST: u32 = 0;
 const LIST_MULTICAST: u32 = 1;
-/// Our place in the forwarding table.
+/// Index of our entry in the forwarding table.
 const L2_INDEX: u32 = 0;
 
 /// The port at bring-up.
@@ -55,35 +54,35 @@ const L2_INDEX: u32 = 0;
 pub struct Port {
     /// Its MAC.
     pub mac: [u8; 6],
-    /// The MTU of port and vport, the smaller one, in bytes as the hardware counts (with Ethernet header, VLAN tag
-    /// and check sequence).
+    /// The smaller MTU of port and vport, in bytes as the hardware counts (with Ethernet header, VLAN tag and check
+    /// sequence).
     pub mtu: u32,
     /// The largest path MTU code that fits, 1..=5.
     pub path_mtu: u8,
-    /// The link was up.
+    /// True if the link was up.
     pub link_up: bool,
     /// GUID of the node.
     pub node_guid: u64,
-    /// It was administratively down, and we switched it on.
+    /// True if it was administratively down and we switched it on.
     pub(crate) switched_on: bool,
-    /// Our MAC is in the port's forwarding table.
+    /// True if our MAC is in the port's forwarding table.
     pub(crate) forwarding: bool,
 }
 
 impl Port {
-    /// Its MTU in bytes as IP counts it, which is how people name it.
+    /// Returns its MTU in bytes as IP counts it, which is the usual number.
     #[must_use]
     pub fn ip_mtu(&self) -> u32 {
         ip_mtu(self.mtu)
     }
 }
 
-/// What the vport says of itself.
+/// The vport's context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vport {
     /// Its MAC; all zero if it has none.
     pub mac: [u8; 6],
-    /// Its MTU in bytes as the hardware counts; 0 if it does not say.
+    /// Its MTU in bytes as the hardware counts; 0 if it does not report one.
     pub mtu: u32,
     /// GUID of the node.
     pub node_guid: u64,
@@ -102,7 +101,7 @@ pub(crate) fn query(control: &mut impl Commands) -> Result<Vport, CmdError> {
     })
 }
 
-/// Switches RoCE on, and local loopback to what is asked, if anything is, where that is switchable.
+/// Switches RoCE on, and sets local loopback if asked to, where that is switchable.
 pub(crate) fn enable_roce(
     control: &mut impl Commands,
     caps: &Caps,
@@ -134,12 +133,12 @@ pub(crate) fn disable_roce(control: &mut impl Commands) -> Result<(), CmdError> 
     control.exec(&input).map(|_| ())
 }
 
-/// Whether an address is one station's.
+/// Returns whether an address is a unicast address.
 pub(crate) fn is_unicast(mac: [u8; 6]) -> bool {
     mac != [0; 6] && mac[0] & 1 == 0
 }
 
-/// The MAC to use: the configured one, else the vport's own, else one drawn at random, as Linux does it
+/// Returns the MAC to use: the configured one, else the vport's own, else one drawn at random, as Linux does it
 /// (`en_main.c` `mlx5e_set_netdev_dev_addr`).
 pub(crate) fn choose_mac(
     configured: Option<[u8; 6]>,
@@ -162,12 +161,12 @@ pub(crate) fn choose_mac(
     }
 }
 
-/// Makes the vport's list of unicast addresses `macs` and nothing else.
+/// Sets the vport's list of unicast addresses to `macs`.
 pub(crate) fn announce(control: &mut impl Commands, macs: &[[u8; 6]]) -> Result<(), CmdError> {
     write_list(control, LIST_UNICAST, macs)
 }
 
-/// The vport's list of unicast addresses, as the device says it.
+/// Reads the vport's list of unicast addresses from the device.
 pub(crate) fn announced(
     control: &mut impl Commands,
     caps: &Caps,
@@ -182,8 +181,8 @@ pub(crate) fn withdraw(control: &mut impl Commands) -> Result<(), CmdError> {
     write_list(control, LIST_UNICAST, &[])
 }
 
-/// Makes the vport's list of multicast addresses `macs` and nothing else: from it the manager of the e-switch leads
-/// frames to them here too. The broadcast address is one of them (Linux `en_fs.c` `mlx5e_fill_addr_array`).
+/// Sets the vport's list of multicast addresses to `macs`: from it the manager of the e-switch directs frames to them
+/// here too. The broadcast address is one of them (Linux `en_fs.c` `mlx5e_fill_addr_array`).
 pub(crate) fn hear(control: &mut impl Commands, macs: &[[u8; 6]]) -> Result<(), CmdError> {
     write_list(control, LIST_MULTICAST, macs)
 }
@@ -198,7 +197,7 @@ pub(crate) fn write_list(
     input
         .nic_vport_context_mut()
         .set_allowed_list_type(kind)
-        // A handful.
+        // There are only a few.
         .set_allowed_list_size(u32::try_from(macs.len()).unwrap_or(u32::MAX));
     let mut list = Vec::with_capacity(macs.len() * MacAddress::SIZE);
     for mac in macs {
@@ -209,8 +208,8 @@ pub(crate) fn write_list(
     control.exec_with(&input, &list).map(|_| ())
 }
 
-/// One of the vport's lists. There is room for the longest there may be, 2^`log_most` entries: somebody else's may be
-/// longer than ours.
+/// Reads one of the vport's lists. The buffer fits the longest possible list, 2^`log_most` entries: one written by
+/// others may be longer than ours.
 pub(crate) fn read_list<E: FromBytes>(
     control: &mut impl Commands,
     kind: u32,
@@ -241,7 +240,7 @@ fn set_mac_field(field: &mut MacAddress, mac: [u8; 6]) {
         .set_mac_addr_31_0(u32::from_be_bytes([c, d, e, f]));
 }
 
-/// Whether the device's forwarding must be told of our MAC.
+/// Returns whether the device's forwarding table needs our MAC.
 pub(crate) fn forwards_by_table(caps: &Caps) -> bool {
     caps.general().eswitch_manager() && caps.general().log_max_l2_table() > 0
 }
@@ -260,16 +259,16 @@ pub(crate) fn forget_mac(control: &mut impl Commands) -> Result<(), CmdError> {
     control.exec(&input).map(|_| ())
 }
 
-/// Whether the link is up.
+/// Returns whether the link is up.
 pub(crate) fn link_is_up(control: &mut impl Commands) -> Result<bool, CmdError> {
     control
         .exec(&QueryVportStateIn::new())
         .map(|output| output.state() == VPORT_UP)
 }
 
-/// Sets the MTU of vport and port if one is asked for, and returns the one that holds, in bytes as the hardware counts
-/// them: a frame has to pass both, and the port's may be a stranger's choice (Linux `en_main.c` `mlx5e_set_mtu`,
-/// `mlx5e_query_mtu`). A function that may not see or change the port has what its vport has.
+/// Sets the MTU of vport and port if one is asked for, and returns the one in force, in bytes as the hardware counts
+/// them. A frame has to pass both, and other functions may set the port's (Linux `en_main.c` `mlx5e_set_mtu`,
+/// `mlx5e_query_mtu`). A function that may not see or change the port uses its vport's.
 pub(crate) fn settle_mtu(
     control: &mut impl Commands,
     vport: &Vport,
@@ -294,7 +293,7 @@ pub(crate) fn settle_mtu(
     Ok(effective_mtu(vport.mtu, port.as_ref()))
 }
 
-/// The smaller one of those that say something.
+/// Returns the smaller one of those that are reported.
 fn effective_mtu(vport: u32, port: Option<&Pmtu>) -> u32 {
     [vport, port.map_or(0, Pmtu::oper_mtu)]
         .into_iter()
@@ -303,7 +302,7 @@ fn effective_mtu(vport: u32, port: Option<&Pmtu>) -> u32 {
         .unwrap_or(USUAL_MTU)
 }
 
-/// Sets the vport's MTU. One that may not be changed stays: what holds is read afterwards.
+/// Sets the vport's MTU. A refusal is ignored: the MTU in force is read afterwards.
 fn set_vport_mtu(control: &mut impl Commands, mtu: u32) -> Result<(), CmdError> {
     let mut input = ModifyNicVportContextIn::new();
     input.field_select_mut().set_mtu(true);
@@ -317,12 +316,12 @@ fn set_vport_mtu(control: &mut impl Commands, mtu: u32) -> Result<(), CmdError> 
     }
 }
 
-/// An MTU as IP counts it, of one as the hardware does.
+/// Converts an MTU as the hardware counts it to one as IP does.
 pub(crate) fn ip_mtu(mtu: u32) -> u32 {
     mtu.saturating_sub(FRAME_BYTES)
 }
 
-/// The largest path MTU code (1..=5 for 256..=4096 bytes, IBTA encoding) whose packets fit a port MTU as the
+/// Returns the largest path MTU code (1..=5 for 256..=4096 bytes, IBTA encoding) whose packets fit a port MTU as the
 /// hardware counts it.
 pub fn path_mtu_code(port_mtu: u32) -> u8 {
     let payload = port_mtu.saturating_sub(FRAME_BYTES + ROCE_BYTES);

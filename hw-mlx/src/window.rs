@@ -1,4 +1,4 @@
-//! Memory windows: keys that peers are given for a part of a region, and that can be taken back at once.
+//! Memory windows: keys for a part of a region that are given to peers and can be revoked at once.
 //!
 //! A window is an indirect key (PRM "Memory Key Context", KLM access mode): its table names a range of a region's
 //! key. It is created free, without a range, by a command. Binding it is a work request on a send queue (UMR), which
@@ -7,17 +7,17 @@
 //! rdma-core sends the same for its windows of type 1, which any queue pair of the protection domain may use:
 //! DAT's RMRs are such windows.
 //!
-//! A device may start the work request behind a UMR before the key has changed, unless that request carries a
-//! fence (`umr_fence` of the capabilities). Peers learn a new context by a message that follows, so the fence is
-//! needed always but on a device that says it keeps the order itself. Linux knows two names for the fence,
+//! A device may start the work request after a UMR before the key has changed, unless that request carries a fence
+//! (`umr_fence` of the capabilities). Peers learn a new context by a message that follows, so the fence is always
+//! needed, except on a device that reports that it keeps the order itself. Linux knows two names for the fence,
 //! "initiator small" and "strong ordering", and gives a request that also has to wait for RDMA Reads the combined
 //! mode 4 in either case (`get_fence` in drivers/infiniband/hw/mlx5/wr.c); the same mode is used here, always.
 //!
 //! A peer may invalidate a key that has `en_rinval` set, by a Send that names it: it is free then. Linux sets it for
-//! its windows of type 2 and for what it registers fast (`mlx5_ib_alloc_mw` in drivers/infiniband/hw/mlx5/mr.c,
-//! `set_reg_mkey_seg` in wr.c), of which the latter may be used by any queue pair of the protection domain, as ours. A
-//! bind says whether it wants that; what never was so is not mentioned, and then the request is that of a window of
-//! type 1.
+//! its windows of type 2 and for keys of fast registration (`mlx5_ib_alloc_mw` in drivers/infiniband/hw/mlx5/mr.c,
+//! `set_reg_mkey_seg` in wr.c); the latter may be used by any queue pair of the protection domain, like ours. A bind
+//! states whether it allows this. If the window never allowed it, the flag is left out, and the request is that of a
+//! window of type 1.
 //!
 //! One entry of the table covers less than 2 GiB, and the work request carries four: a window is at most 4 GiB.
 
@@ -62,7 +62,7 @@ mod mask {
     pub const FREE: u64 = 1 << 29;
 }
 
-/// What follows the control segment of a bind.
+/// Units after the control segment of a bind.
 #[derive(Clone, Copy, Debug)]
 pub struct Body {
     units: [Unit; BIND_UNITS],
@@ -70,7 +70,7 @@ pub struct Body {
 }
 
 impl Body {
-    /// Its units.
+    /// Returns the units.
     #[must_use]
     pub fn units(&self) -> &[Unit] {
         &self.units[..self.count]
@@ -81,27 +81,27 @@ impl Body {
 #[derive(Debug)]
 pub struct Window {
     index: u32,
-    /// The low bytes of its keys, one after the other: all of 256, so that an old one does not come again soon, in an
-    /// order drawn at random, so that a peer who had one key does not know the next.
+    /// The low bytes of its keys, in order of use: all 256, so that an old one does not come again soon, in an order
+    /// drawn at random, so that a peer that had one key cannot predict the next.
     order: Box<[u8; 256]>,
-    /// Binds so far, modulo 256.
+    /// Number of binds so far, modulo 256.
     binds: u8,
-    /// What is posted behind a bind must carry a fence.
+    /// True if the request after a bind must carry a fence.
     needs_fence: bool,
-    /// Some bind has let peers invalidate it, so each says whether they may.
+    /// True if some bind has let peers invalidate it. Each later bind then states whether they may.
     has_been_invalidatable: bool,
-    /// The device has destroyed it.
+    /// True if the device has destroyed it.
     gone: bool,
 }
 
 impl Window {
-    /// The remote key.
+    /// Returns the remote key.
     #[must_use]
     pub fn key(&self) -> u32 {
         self.key_after(self.binds)
     }
 
-    /// The remote key after the next bind.
+    /// Returns the remote key after the next bind.
     #[must_use]
     pub fn next_key(&self) -> u32 {
         self.key_after(self.binds.wrapping_add(1))
@@ -111,7 +111,7 @@ impl Window {
         self.index << 8 | u32::from(self.order[usize::from(binds)])
     }
 
-    /// A bind to `target` was posted.
+    /// Notes that a bind to `target` was posted.
     pub(crate) fn advance(&mut self, target: &WindowTarget) {
         self.has_been_invalidatable |= may_be_invalidated(target);
         self.binds = self.binds.wrapping_add(1);
@@ -121,7 +121,7 @@ impl Window {
         self.needs_fence
     }
 
-    /// The work request that binds the window to `target`, or to nothing, after its control segment.
+    /// Returns the work request that binds the window to `target`, or to nothing, after its control segment.
     #[must_use]
     pub fn body(&self, target: &WindowTarget) -> Body {
         let mut control = UmrCtrlSeg::new();
@@ -188,13 +188,13 @@ impl Window {
     }
 }
 
-/// Whether peers may invalidate what is bound so.
+/// Returns whether peers may invalidate a window bound so.
 fn may_be_invalidated(target: &WindowTarget) -> bool {
     target.bytes != 0 && target.access.contains(Access::REMOTE_INVALIDATE)
 }
 
-/// Whether the device has windows as we use them: they exist, UMR may change indirect keys, and their tables are long
-/// enough.
+/// Returns whether the device has windows as we use them: they exist, UMR may change indirect keys, and their tables
+/// are long enough.
 #[must_use]
 pub fn supported(hca: &Hca) -> bool {
     let general = hca.caps().general();
@@ -232,7 +232,7 @@ pub fn create(hca: &mut Hca, pd: u32, order: Box<[u8; 256]>) -> Result<Window, C
     Ok(window)
 }
 
-/// Destroys a window, bound or not. There is nothing to destroy the second time.
+/// Destroys a window, bound or not. A second call does nothing.
 ///
 /// # Errors
 /// Device refusal; the window is as it was.
@@ -248,7 +248,7 @@ pub fn destroy(hca: &mut Hca, window: &mut Window) -> Result<(), CmdError> {
 mod tests {
     use super::*;
 
-    /// One whose keys end in 0xff and then in 0x07.
+    /// Returns a window whose keys end in 0xff and then in 0x07.
     fn window() -> Window {
         let mut order = Box::new(core::array::from_fn(|at| u8::try_from(at).expect("a byte")));
         order.swap(0, 0xff);
@@ -333,8 +333,8 @@ mod tests {
         assert_eq!(bytes, expected);
     }
 
-    /// `en_rinval` and its bit of the mask (`MLX5_MKEY_MASK_EN_RINVAL`) stand where Linux has them, and are said again
-    /// once they were.
+    /// `en_rinval` and its bit of the mask (`MLX5_MKEY_MASK_EN_RINVAL`) are placed as in Linux, and are repeated once
+    /// they were set.
     #[test]
     fn a_bind_that_peers_may_undo_says_so_and_the_next_one_that_they_may_not() {
         let target = |access| WindowTarget {

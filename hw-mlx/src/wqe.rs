@@ -6,9 +6,8 @@
 //! same). A WQE occupies whole 64-byte basic blocks (WQEBBs) and may run over the end of the ring,
 //! but a unit never does, because the ring's size is a multiple of it.
 //!
-//! The hot path writes units, not fields: a unit is two 64-bit words computed in registers, swapped
-//! and stored. The layouts in [`mlx_prm`] name the same bits one by one; the tests hold the two
-//! against each other, so that neither can drift alone.
+//! The hot path writes units, not fields: a unit is two 64-bit words computed in registers, swapped and stored. The
+//! layouts in [`mlx_prm`] name the same bits one by one; the tests compare the two, so that neither can change alone.
 //!
 //! Absent on purpose: WQE signatures (`wq_signature` is never set, the signature byte stays 0) and
 //! zero-length data units, which the device would read as 2 GiB.
@@ -19,13 +18,13 @@ use rdma_types::DataSegment;
 use zerocopy::big_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Bytes of a unit, what `ds` of a control segment counts in.
+/// Bytes of a unit, in which `ds` of a control segment counts.
 pub const UNIT_BYTES: usize = 16;
-/// Bytes of a basic block, what WQE indices count in.
+/// Bytes of a basic block, in which WQE indices count.
 pub const BLOCK_BYTES: usize = 64;
 /// Units of a basic block.
 pub const BLOCK_UNITS: usize = BLOCK_BYTES / UNIT_BYTES;
-/// The two again, for sizes that go into contexts.
+/// Sizes of a unit and of a block as `u32`, for contexts.
 pub(crate) const UNIT_BYTES_U32: u32 = 16;
 pub(crate) const BLOCK_UNITS_U32: u32 = 4;
 /// Largest `ds`: six bits.
@@ -62,14 +61,14 @@ impl Unit {
         Self([U64::new(first), U64::new(second)])
     }
 
-    /// Sixteen bytes as they are.
+    /// Makes a unit of sixteen bytes.
     #[inline]
     #[must_use]
     pub fn from_bytes(bytes: [u8; UNIT_BYTES]) -> Self {
         zerocopy::transmute!(bytes)
     }
 
-    /// The first eight bytes as a number whose big-endian form they are: a doorbell's value.
+    /// Returns the first eight bytes as a big-endian number: a doorbell's value.
     #[inline]
     #[must_use]
     pub const fn doorbell(self) -> u64 {
@@ -77,7 +76,7 @@ impl Unit {
     }
 }
 
-/// The first eight bytes of a control segment whose index is 0. `qpn_ds` is the queue pair number in bits
+/// Returns the first eight bytes of a control segment whose index is 0. `qpn_ds` is the queue pair number in bits
 /// 31:8 and the WQE's size in units in bits 5:0.
 #[inline]
 #[must_use]
@@ -85,15 +84,16 @@ pub const fn head(opcode: WqeOpcode, qpn_ds: u32) -> u64 {
     (opcode.bits() as u64) << 32 | qpn_ds as u64
 }
 
-/// The control segment that begins with `head`, of a WQE that starts at the WQEBB `index`.
+/// Returns the control segment that begins with `head`, of a WQE that starts at the WQEBB `index`.
 #[inline]
 #[must_use]
 pub const fn control(head: u64, index: u16, flags: u8) -> Unit {
     control_with(head, index, flags, 0)
 }
 
-/// A control segment with a last word: immediate data, as a number that the wire carries big-endian; the key that a
-/// Send invalidates; the key that a UMR changes (`imm` in `struct mlx5_wqe_ctrl_seg` of Linux include/linux/mlx5/qp.h).
+/// Returns a control segment with a last word: immediate data, as a number that the wire carries big-endian; the key
+/// that a Send invalidates; the key that a UMR changes (`imm` in `struct mlx5_wqe_ctrl_seg` of Linux
+/// include/linux/mlx5/qp.h).
 #[inline]
 #[must_use]
 pub const fn control_with(head: u64, index: u16, flags: u8, word: u32) -> Unit {
@@ -103,43 +103,43 @@ pub const fn control_with(head: u64, index: u16, flags: u8, word: u32) -> Unit {
     )
 }
 
-/// The remote address segment of RDMA Read and Write.
+/// Returns the remote address segment of RDMA Read and Write.
 #[inline]
 #[must_use]
 pub const fn remote_address(address: u64, rkey: u32) -> Unit {
     Unit::new(address, (rkey as u64) << 32)
 }
 
-/// The operands of an atomic operation: what to swap in or to add, and what to compare with (unused to add), as
-/// numbers. The device applies them to the peer's memory in the order of the peer's host.
+/// Returns the operands of an atomic operation as numbers: the value to swap in or to add, and the value to compare
+/// with (unused to add). The device applies them to the peer's memory in the byte order of the peer's host.
 #[inline]
 #[must_use]
 pub const fn atomic(swap_or_add: u64, compare: u64) -> Unit {
     Unit::new(swap_or_add, compare)
 }
 
-/// A data pointer segment; `bytes` is never 0 (the device reads that as 2 GiB).
+/// Returns a data pointer segment; `bytes` is never 0 (the device reads that as 2 GiB).
 #[inline]
 #[must_use]
 pub const fn data(bytes: u32, lkey: u32, address: u64) -> Unit {
     Unit::new((bytes as u64) << 32 | lkey as u64, address)
 }
 
-/// The data segment that ends a receive's scatter list early.
+/// Returns the data segment that ends a receive's scatter list early.
 #[inline]
 #[must_use]
 pub const fn terminator() -> Unit {
     Unit::new(TERMINATOR_LKEY as u64, 0)
 }
 
-/// The first unit of a linked-list (shared receive queue) WQE: the entry that follows this one.
+/// Returns the first unit of a linked-list (shared receive queue) WQE: the entry that follows this one.
 #[inline]
 #[must_use]
 pub const fn next_segment(next: u16) -> Unit {
     Unit::new((next as u64) << 32, 0)
 }
 
-/// Where a datagram goes: the three units of an address vector (`struct mlx5_av` in Linux
+/// Destination of a datagram: the three units of an address vector (`struct mlx5_av` in Linux
 /// include/linux/mlx5/qp.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressVector {
@@ -157,7 +157,7 @@ pub struct AddressVector {
     pub traffic_class: u8,
     /// IP hop limit.
     pub hop_limit: u8,
-    /// Index of the GID that is the source.
+    /// Index of our source GID.
     pub source_gid_index: u8,
     /// Flow label, 20 bits.
     pub flow_label: u32,
@@ -166,7 +166,7 @@ pub struct AddressVector {
 }
 
 impl AddressVector {
-    /// The units.
+    /// Returns the units.
     #[must_use]
     pub fn units(&self) -> [Unit; 3] {
         let [m0, m1, m2, m3, m4, m5] = self.mac;
@@ -198,8 +198,8 @@ impl AddressVector {
     }
 }
 
-/// The Ethernet segment of a frame whose first bytes these are, and the units that hold those of them for which the
-/// segment has no room (`struct mlx5_wqe_eth_seg` in Linux include/linux/mlx5/qp.h).
+/// Returns the Ethernet segment of a frame that begins with `inline`, and the units that hold those bytes that do not
+/// fit in the segment (`struct mlx5_wqe_eth_seg` in Linux include/linux/mlx5/qp.h).
 pub fn ethernet(inline: &[u8]) -> (Unit, impl ExactSizeIterator<Item = Unit>) {
     let (start, more) = inline.split_at(inline.len().min(EthSeg::INLINE_BYTES));
     let mut segment = EthSeg::new();
@@ -216,15 +216,15 @@ pub fn ethernet(inline: &[u8]) -> (Unit, impl ExactSizeIterator<Item = Unit>) {
     (Unit::from_bytes(bytes), units)
 }
 
-/// The four bytes before inline data: bit 31, and the length in bits 9:0.
+/// Returns the four bytes before inline data: bit 31, and the length in bits 9:0.
 #[inline]
 #[must_use]
 pub const fn inline_header(bytes: u32) -> u32 {
     1 << 31 | bytes & 0x3ff
 }
 
-/// Bytes that fit inline in a WQE of `units` units of which `head` come before the data: what they hold besides
-/// the header, and what its length field can say.
+/// Returns the number of bytes that fit inline in a WQE of `units` units of which `head` come before the data: the
+/// space after the header, limited by its length field.
 #[inline]
 #[must_use]
 pub const fn inline_limit(units: usize, head: usize) -> usize {
@@ -232,14 +232,14 @@ pub const fn inline_limit(units: usize, head: usize) -> usize {
     if room < 0x3ff { room } else { 0x3ff }
 }
 
-/// Units an inline segment of `bytes` takes, its header included.
+/// Returns the number of units an inline segment of `bytes` takes, its header included.
 #[inline]
 #[must_use]
 pub const fn inline_units(bytes: usize) -> usize {
     (4 + bytes).div_ceil(UNIT_BYTES)
 }
 
-/// Blocks a WQE of `units` takes.
+/// Returns the number of blocks a WQE of `units` takes.
 #[inline]
 #[must_use]
 pub const fn blocks(units: usize) -> usize {

@@ -1,7 +1,7 @@
-//! The command trace, beside what mlx5_core wrote when it brought up a real ConnectX-4 Lx.
+//! The command trace, compared with that of mlx5_core for the bring-up of a real ConnectX-4 Lx.
 //!
-//! A program of its own: `tracing` remembers for the whole process whether an event is wanted, and may learn it from a
-//! thread that listens to nothing.
+//! A program of its own: `tracing` caches for the whole process whether an event is wanted, and may take the answer
+//! from a thread without a subscriber.
 
 #[path = "hca/double/mod.rs"]
 #[allow(

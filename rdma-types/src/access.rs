@@ -1,9 +1,9 @@
-//! Who may do what with memory.
+//! Access rights in memory.
 
 bitflags::bitflags! {
     /// Rights in a memory region or a memory window. The numbers are those of DAT's `DAT_MEM_PRIV_FLAGS`.
     ///
-    /// Unknown bits are kept (`from_bits_retain`), so that whoever checks sees them.
+    /// Unknown bits are kept (`from_bits_retain`), so that a later check sees them.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Access: u32 {
         /// Local requests may read the memory.
@@ -19,12 +19,11 @@ bitflags::bitflags! {
 
 impl Access {
     /// Of a region: peers may run atomic operations on it. DAT 1.2 has no such privilege; the number is that of DAT
-    /// 2.0's extension for InfiniBand (`DAT_IB_MEM_PRIV_REMOTE_ATOMIC`). [`Access::all`] is without it.
+    /// 2.0's extension for InfiniBand (`DAT_IB_MEM_PRIV_REMOTE_ATOMIC`). [`Access::all`] does not contain it.
     pub const REMOTE_ATOMIC: Self = Self::from_bits_retain(0x40);
-    /// Of a window: a peer may take it from what it is bound to, by a Send with invalidate. [`Access::all`] is without
-    /// it.
+    /// Of a window: a peer may unbind it by a Send with invalidate. [`Access::all`] does not contain it.
     pub const REMOTE_INVALIDATE: Self = Self::from_bits_retain(0x80);
-    /// All that peers may have of the bytes.
+    /// All rights that peers may have to the bytes.
     pub const REMOTE: Self = Self::REMOTE_READ
         .union(Self::REMOTE_WRITE)
         .union(Self::REMOTE_ATOMIC);

@@ -47,10 +47,10 @@ impl Address {
         }
     }
 
-    /// Checks that it can be an adapter's address, with its prefix, gateway and VLAN.
+    /// Checks that the address is valid for an adapter, with its prefix, gateway and VLAN.
     ///
     /// # Errors
-    /// The rule that it breaks.
+    /// The rule that it violates.
     pub fn check(&self) -> Result<(), &'static str> {
         let Self {
             address,

@@ -1,23 +1,23 @@
-//! What a queue says of a request that is done.
+//! Completions of requests and receives.
 
-/// What a completion tells besides its status.
+/// Data of a completion besides its status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
     /// Nothing.
     None,
-    /// The device says that it failed, with this syndrome and vendor syndrome.
+    /// The request failed in the device, with this syndrome and vendor syndrome.
     Failed(u8, u8),
     /// A receive: the peer's Send came with immediate data.
     SendImmediate(u32),
-    /// A receive: the peer's RDMA Write came with immediate data. The bytes are where the peer said, none are in the
-    /// receive's buffer, and the length transferred is the Write's.
+    /// A receive: the peer's RDMA Write came with immediate data. The bytes are at the address that the peer named,
+    /// none are in the receive's buffer, and the length transferred is the Write's.
     WriteImmediate(u32),
     /// A receive: the peer's Send has invalidated this remote key.
     Invalidated(u32),
 }
 
 impl Detail {
-    /// Of a syndrome and a vendor syndrome; zeros are none.
+    /// Makes a detail from a syndrome and a vendor syndrome; zeros give `None`.
     #[inline]
     #[must_use]
     pub const fn of_syndrome(syndrome: (u8, u8)) -> Self {
@@ -27,7 +27,7 @@ impl Detail {
         }
     }
 
-    /// Syndrome and vendor syndrome, or zeros.
+    /// Returns syndrome and vendor syndrome, or zeros.
     #[inline]
     #[must_use]
     pub const fn syndrome(self) -> (u8, u8) {
@@ -40,7 +40,8 @@ impl Detail {
         }
     }
 
-    /// A receive that holds no message: the peer's RDMA Write with immediate data has used it up.
+    /// Returns true for a receive that holds no message because the peer's RDMA Write with immediate data has
+    /// consumed it.
     #[inline]
     #[must_use]
     pub const fn is_write_immediate(self) -> bool {
@@ -50,7 +51,7 @@ impl Detail {
         }
     }
 
-    /// Immediate data, the peer's of a Send or of an RDMA Write.
+    /// Returns the immediate data of the peer's Send or RDMA Write.
     #[inline]
     #[must_use]
     pub const fn immediate(self) -> Option<u32> {
@@ -60,7 +61,7 @@ impl Detail {
         }
     }
 
-    /// The remote key that the peer has invalidated.
+    /// Returns the remote key that the peer has invalidated.
     #[inline]
     #[must_use]
     pub const fn invalidated(self) -> Option<u32> {
@@ -73,7 +74,7 @@ impl Detail {
     }
 }
 
-/// A completion that is a success to be reported, in short: what most completions are.
+/// Short form of a successful completion that is reported, which most completions are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plain {
     /// The cookie given at the post, unchanged.
@@ -84,12 +85,12 @@ pub struct Plain {
     pub request: bool,
 }
 
-/// What a queue pair has counted since it was made: numbers that only grow.
+/// Counters of a queue pair since its creation. They only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueuePairCounts {
-    /// Work requests posted to the send queue: DTOs, binds, and what the connection needs itself.
+    /// Work requests posted to the send queue: DTOs, binds, and requests that the connection itself needs.
     pub requests: u64,
-    /// Bytes of them, those that RDMA Reads asked for among them.
+    /// Bytes of these requests, including those that RDMA Reads asked for.
     pub request_bytes: u64,
     /// Receives posted to its own receive queue.
     pub recvs: u64,

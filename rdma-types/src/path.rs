@@ -1,9 +1,9 @@
-//! Paths, and what a queue pair is brought up with.
+//! Paths, and the parameters that bring a queue pair up.
 
-/// The other end and the path to it. Which station of the link the packets are given to is the provider's to find out.
+/// The peer and the path to it. The provider resolves the MAC of the next station on the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// Index of our GID that is the source.
+    /// Index of our source GID.
     pub source_gid_index: u8,
     /// The peer's GID; an IPv4 address is `::ffff:a.b.c.d`.
     pub gid: [u8; 16],
@@ -13,11 +13,11 @@ pub struct Path {
     pub traffic_class: u8,
     /// Flow label (20 bits); chooses the UDP source port.
     pub flow_label: u32,
-    /// Priority of the frames, 0..=7, which those in a VLAN say.
+    /// Priority of the frames, 0..=7, written in the VLAN tag if there is one.
     pub priority: u8,
 }
 
-/// What INIT to RTR takes.
+/// Parameters of the transition from INIT to RTR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadyToReceive {
     /// The path to the peer.
@@ -34,7 +34,7 @@ pub struct ReadyToReceive {
     pub min_rnr_timer: u8,
 }
 
-/// What RTR to RTS takes.
+/// Parameters of the transition from RTR to RTS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadyToSend {
     /// The first packet sequence number we send (24 bits).
@@ -43,13 +43,13 @@ pub struct ReadyToSend {
     pub reads_out: u8,
     /// Transport retries, 0..=7.
     pub retry_count: u8,
-    /// RNR retries, 0..=7, 7 is for ever.
+    /// RNR retries, 0..=7; 7 is without limit.
     pub rnr_retry: u8,
-    /// Local ACK timeout code, 4.096 us * 2^n; 0 is for ever.
+    /// Local ACK timeout code, 4.096 us * 2^n; 0 is without limit.
     pub ack_timeout: u8,
 }
 
-/// Where a management datagram goes or came from.
+/// Destination or source of a management datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MadAddress {
     /// The path.

@@ -1,10 +1,10 @@
-//! What is posted to a queue.
+//! Requests that are posted to a queue.
 
 use alloc::vec::Vec;
 
 use crate::access::Access;
 
-/// One checked, non-empty piece of local memory: what a data segment of a work queue entry holds.
+/// One checked, non-empty piece of local memory: the content of a data segment of a work queue entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataSegment {
     /// Local key of the memory region.
@@ -15,7 +15,7 @@ pub struct DataSegment {
     pub bytes: u32,
 }
 
-/// What a posted request does.
+/// Operation of a posted request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestOp {
     /// Send: consumes a receive buffer of the peer.
@@ -36,7 +36,7 @@ pub enum RequestOp {
     },
     /// Send with immediate data.
     SendImmediate(u32),
-    /// Send that takes a remote key of the peer's from what it stands for.
+    /// Send that invalidates a remote key of the peer.
     SendInvalidate {
         /// The peer's remote key.
         rmr_context: u32,
@@ -50,25 +50,25 @@ pub enum RequestOp {
         /// The data.
         immediate: u32,
     },
-    /// Adds to the 8 bytes at the peer, a number in its host's order; what they were before goes into the one local
-    /// segment, of 8 bytes, in our host's order.
+    /// Adds to the 8 bytes at the peer, a number in its host's byte order. The previous value goes into the one local
+    /// segment, of 8 bytes, in our host's byte order.
     FetchAdd {
         /// First byte at the peer, a multiple of 8.
         address: u64,
         /// The peer's remote key.
         rmr_context: u32,
-        /// What to add, modulo 2^64.
+        /// Number to add, modulo 2^64.
         add: u64,
     },
-    /// Replaces the 8 bytes at the peer if they are as expected; what they were before goes likewise.
+    /// Replaces the 8 bytes at the peer if they equal `compare`. The previous value is returned as for fetch-and-add.
     CompareSwap {
         /// First byte at the peer, a multiple of 8.
         address: u64,
         /// The peer's remote key.
         rmr_context: u32,
-        /// What is expected.
+        /// The expected value.
         compare: u64,
-        /// What replaces it.
+        /// The new value.
         swap: u64,
     },
 }
@@ -83,12 +83,12 @@ pub struct RequestFlags {
     pub solicited: bool,
     /// The request waits for earlier RDMA Reads of the queue.
     pub fence: bool,
-    /// Handed back with the completion; means nothing to the queue.
+    /// Returned with the completion; the queue does not use it.
     pub unsignalled: bool,
 }
 
 impl RequestFlags {
-    /// Reported, and nothing else.
+    /// No flag: the completion is reported.
     pub const NONE: Self = Self {
         suppress: false,
         solicited: false,
@@ -97,24 +97,23 @@ impl RequestFlags {
     };
 }
 
-/// What a memory window gives its peers: a range of a region, and rights in it.
+/// Target of a memory window: a range of a region, and the peers' rights in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowTarget {
     /// Local key of the region.
     pub lmr_context: u32,
     /// Virtual address of the first byte.
     pub address: u64,
-    /// Length in bytes, at most as many as a window of the device can have; 0 takes the window from whatever it was
-    /// bound to.
+    /// Length in bytes, at most the device's limit for a window; 0 unbinds the window.
     pub bytes: u64,
-    /// What peers may do. Only the remote rights count, and whether peers may invalidate it.
+    /// Rights of peers. Only the remote rights and the right to invalidate count.
     pub access: Access,
 }
 
 /// A receive that is posted and not complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PostedRecv {
-    /// Where the message goes.
+    /// Buffers for the message.
     pub segments: Vec<DataSegment>,
     /// The cookie given at the post.
     pub cookie: u64,

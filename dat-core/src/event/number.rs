@@ -1,4 +1,4 @@
-//! The numbers of events by name, for whoever meets one in a log: those of DAT 1.2 as `dat.h` has them, and those that
+//! Event numbers by name, for readers of logs: the numbers of DAT 1.2 with their names in `dat.h`, and those that
 //! this library adds.
 
 use super::ConnectionEventKind;
@@ -9,9 +9,9 @@ use super::ConnectionEventKind;
 pub struct EventNumber {
     /// The number.
     pub number: u32,
-    /// Its name in `dat.h`; of those that C has no name for, the name in Rust.
+    /// Its name in `dat.h`; for numbers that C has no name for, the name in Rust.
     pub name: &'static str,
-    /// What it says.
+    /// Its meaning.
     pub means: &'static str,
 }
 
@@ -155,11 +155,11 @@ pub const EVENT_NUMBERS: [EventNumber; 27] = [
 ];
 
 impl ConnectionEventKind {
-    /// The name in `dat.h`.
+    /// Returns the name in `dat.h`.
     #[must_use]
     pub fn name(self) -> &'static str {
         let named = EVENT_NUMBERS.iter().find(|one| one.number == self.number());
-        // PANIC: the tests ask for the name of every kind.
+        // PANIC: a test looks up the name of every kind.
         named.expect("every kind has a name").name
     }
 }

@@ -1,4 +1,4 @@
-//! What the provider counts for all instances of a function, and what it passes on of what the device counts.
+//! Counters: the provider's, for all instances of a function, and the device's, passed on.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ pub use neighbour::Counters as NetworkCounters;
 use super::OpenedProvider;
 
 impl OpenedProvider {
-    /// What the function counts. `None`: it is closed.
+    /// Returns the device's counters for the function. `None`: the function is closed.
     ///
     /// # Errors
     /// A command was refused, or never answered.
@@ -22,13 +22,13 @@ impl OpenedProvider {
         self.function.counters()
     }
 
-    /// The function's flight recorder. `None`: it is closed.
+    /// Returns the function's flight recorder. `None`: the function is closed.
     #[must_use]
     pub fn recorder(&self) -> Option<Arc<Recorder>> {
         self.function.recorder()
     }
 
-    /// What is counted without asking the device. `None`: the function is closed.
+    /// Returns the counters that are read without asking the device. `None`: the function is closed.
     #[must_use]
     pub fn counters(&self) -> Option<ProviderCounters> {
         let (commands, pages) = self.function.commands()?;
@@ -47,25 +47,25 @@ impl OpenedProvider {
     }
 }
 
-/// What a function's driver has counted since it was opened.
+/// Counters of a function's driver since the function was opened.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ProviderCounters {
-    /// Commands, by what they ask for.
+    /// Commands by opcode.
     pub commands: BTreeMap<Opcode, CommandTally>,
-    /// Pages of 4 KiB that the firmware was given and has returned.
+    /// Pages of 4 KiB given to the firmware and returned by it.
     pub pages: PageCounts,
-    /// Regions registered since then.
+    /// Number of regions registered since then.
     pub registrations: u64,
-    /// Regions that are registered now.
+    /// Number of regions registered now.
     pub regions: u64,
-    /// Bytes of them. A byte counts in each region that it is in.
+    /// Bytes of the regions registered now. A byte counts in each region that contains it.
     pub registered_bytes: u64,
-    /// Frames of the network's protocols; `None` where the function takes no part in one.
+    /// Frames of the network's protocols; `None` if the function takes no part in the network.
     pub network: Option<NetworkCounters>,
 }
 
-/// Regions of all instances. They are counted where commands are sent, never where something is posted.
+/// Counters of regions of all instances. They change when commands are sent, never when a request is posted.
 #[derive(Debug, Default)]
 pub(super) struct Registered {
     made: AtomicU64,

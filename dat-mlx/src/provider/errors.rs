@@ -1,12 +1,12 @@
-//! How the device's refusals are told to `dat-core`: one table for each error type of the driver.
+//! Conversion of the driver's errors to those of `dat-core`: one table for each error type of the driver.
 
 use dat_core::provider::ProviderError;
 use hw_mlx::{CmdError, MlxError};
 use mlx_prm::CmdStatus;
 
-/// A result of the driver's, with its error in DAT's words.
+/// Conversion of the driver's results.
 pub(super) trait ForDat<T> {
-    /// The same result.
+    /// Returns the result with its error as a `ProviderError`.
     fn for_dat(self) -> Result<T, ProviderError>;
 }
 
@@ -16,9 +16,9 @@ impl<T, E: Refusal> ForDat<T> for Result<T, E> {
     }
 }
 
-/// An error of the driver's.
+/// An error of the driver.
 pub(super) trait Refusal {
-    /// The same in DAT's words.
+    /// Returns the error as a `ProviderError`.
     fn in_dat(self) -> ProviderError;
 }
 

@@ -1,4 +1,4 @@
-//! Whether a function takes part in the network, and what becomes of one that cannot.
+//! Joining the network, and opening without it if that fails.
 
 use hw_mlx::random::Random;
 use hw_mlx::uar::Doorbells;
@@ -8,22 +8,23 @@ use super::MlxProvider;
 use crate::config::Participation;
 use crate::network::Network;
 
-/// Whether a function takes part in the network.
+/// State of a function's part in the network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NetworkState {
-    /// It was not asked to ([`Participation::Off`]).
+    /// The configuration does not ask for it ([`Participation::Off`]).
     Off,
-    /// It does.
+    /// The function takes part.
     Joined,
-    /// It was to if it could, and cannot, for this reason. Peers are found among the configured neighbours, and by
-    /// addresses made of their MACs.
+    /// The function was to join if possible and cannot, for this reason. Peers are found among the configured
+    /// neighbours, and by addresses made of their MACs.
     Without(String),
 }
 
-/// Joins the network. With [`Participation::IfPossible`] a refusal is returned as text, and the adapter opens without.
+/// Joins the network. With [`Participation::IfPossible`] a failure is returned as text, and the adapter opens without
+/// the network.
 ///
 /// # Errors
-/// The network is required and cannot be joined; or the device does not answer as it should.
+/// The network is required and cannot be joined, or the device does not answer as it should.
 pub(super) fn join(
     hca: &mut Hca,
     doorbells: &Doorbells,
@@ -55,8 +56,8 @@ pub(super) fn join(
     Ok((None, Some(why)))
 }
 
-/// Whether the device is as well as it was before an attempt that failed so: it refused a command, lacks what is
-/// asked for, or memory is short.
+/// Returns true if the failed attempt left the device unharmed: it refused a command, lacks a feature, or memory is
+/// short.
 fn is_well(hca: &Hca, error: &MlxError) -> bool {
     let is_harmless = if let MlxError::Cmd(error) = error {
         error.is_refusal()
@@ -76,7 +77,7 @@ fn is_well(hca: &Hca, error: &MlxError) -> bool {
 }
 
 impl MlxProvider {
-    /// Whether the function takes part in the network.
+    /// Returns the state of the function's part in the network.
     #[must_use]
     pub fn network_state(&self) -> NetworkState {
         match (&self.common.network, &self.common.without_network) {

@@ -1,19 +1,19 @@
-//! The limits DAT reports.
+//! Limits that DAT reports.
 //!
-//! A consumer may ask for all of them at once, so each is taken under the assumption that the others are
-//! used up too: as many requests as there are rings for if every one of them has the most segments.
+//! A consumer may use all of them to the full at once, so each is computed as if the others were used up: as many
+//! requests as rings allow if every request has the maximum number of segments.
 
 use dat_core::provider::Limits;
 
 use hw_mlx::{Hca, window, wqe};
 
-/// The limits of an opened function.
+/// Returns the limits of an opened function.
 pub(super) fn limits(hca: &Hca) -> Limits {
     let device = hca.caps().limits();
-    // A receive of a shared queue has its link in the first unit.
+    // The first unit of a shared queue's receive WQE is the link.
     let recv_segments = device.recv_segments.saturating_sub(1).max(1);
     let request_segments = device.send_segments.clamp(1, wqe::MAX_READ_SEGMENTS);
-    // The largest ring the 16-bit indices address is 2^15, and so is the largest the contexts can say.
+    // The 16-bit indices address rings of up to 2^15 blocks, which is also the largest that the contexts can express.
     let windows = window::supported(hca);
     let blocks =
         (request_segments + 2)
@@ -27,12 +27,12 @@ pub(super) fn limits(hca: &Hca) -> Limits {
         hardware_version: hca.hardware_version(),
         firmware_version: hca.firmware_version(),
         gid: hca.gids().first().map_or([0; 16], |entry| entry.gid),
-        // QP1 is one of them, and number 0 is nobody's.
+        // One is QP1, and number 0 is never used.
         max_qps: device.qps.saturating_sub(2),
         max_dtos: requests,
         max_reads_in: device.reads_in.min(255),
         max_reads_out: device.reads_out.min(255),
-        // One is QP1's, and each may have an event waiting.
+        // One is QP1's. Each queue may have one event waiting in the event queue.
         max_cqs: device.cqs.min(hca.completion_events()).saturating_sub(1),
         max_cq_entries: device.cq_entries.saturating_sub(1),
         max_request_segments: request_segments,
@@ -52,11 +52,11 @@ pub(super) fn limits(hca: &Hca) -> Limits {
     }
 }
 
-/// Regions of a program's own memory that can be had at once wherever each lies: one mapping each, of those that are
-/// left, less what the arena may need. (Those of the arena take none, and those in memory that is lent already share
-/// its mapping.)
+/// Returns how many regions of a program's own memory can exist at once wherever they lie: one mapping each, of the
+/// mappings left, less a share for the arena. (Regions in the arena need none of their own, and regions in memory
+/// that is lent already share its mapping.)
 fn mappings(left: Option<u32>) -> u32 {
-    /// One in so many is the arena's: of 65,535 that is 64 GiB of chunks.
+    /// One in this many mappings is the arena's: of 65,535 that is 64 GiB of chunks.
     const ARENA: u32 = 64;
     left.map_or(u32::MAX, |left| (left - left / ARENA).max(1))
 }
@@ -65,7 +65,7 @@ fn mappings(left: Option<u32>) -> u32 {
 mod tests {
     use super::mappings;
 
-    /// 65,535 is `dma_entry_limit` of Linux `vfio_iommu_type1` by itself; kernels before 5.10 do not say.
+    /// 65,535 is the default `dma_entry_limit` of Linux `vfio_iommu_type1`; kernels before 5.10 do not report it.
     #[test]
     fn a_program_is_not_promised_more_regions_than_mappings_are_left() {
         assert_eq!(mappings(Some(65_535)), 64_512);

@@ -1,5 +1,5 @@
-//! Who is reached, and how: the port, the station of the link that a datagram or a queue pair's packets go to, and what
-//! is done for the network meanwhile.
+//! Reaching peers: the state of the port, the MAC that a datagram or a queue pair's packets go to, and the provider's
+//! turns in the network protocols.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -15,19 +15,19 @@ use super::MlxProvider;
 use super::errors::ForDat;
 use crate::network::{LINK_TRAINING, Way};
 
-/// How long a peer's MAC is asked for while a queue pair waits for it.
+/// Time for which a peer's MAC is requested while a queue pair waits for it.
 const SEARCH: Duration = Duration::from_secs(5);
 
-/// A port that is down.
+/// State of a port that is down.
 #[derive(Clone, Copy)]
 pub(super) struct Down {
-    /// Since when we know.
+    /// Time at which we learned that the port is down.
     pub(super) since: Instant,
-    /// It was so when the function came up, and may be on its way up.
+    /// The port was already down when the function came up, so the link may still be training.
     pub(super) trains: bool,
 }
 
-/// What a way that there is none of is to `dat-core`.
+/// Returns the error for a destination without a route.
 fn no_way(what: String) -> ProviderError {
     ProviderError::Unreachable {
         why: "nothing leads to this address now",
@@ -36,10 +36,10 @@ fn no_way(what: String) -> ProviderError {
 }
 
 impl MlxProvider {
-    /// Counts the events of the queues that are every instance's. True if there was any.
+    /// Counts the events of the queues that all instances share. Returns true if there was any.
     pub(super) fn collect_shared(&mut self) -> bool {
         let mut handled = false;
-        // In one step: who finds one not armed arms it.
+        // Both under one lock: an instance that finds a queue not armed arms it.
         let mut network = self.common.network();
         let mut gsi = self.common.gsi();
         while let Some(cqn) = self.hca.next_shared_completion() {
@@ -56,7 +56,7 @@ impl MlxProvider {
         handled
     }
 
-    /// Takes part in the network: frames, timers, and what waited for them.
+    /// Runs the network once: frames, timers, and the datagrams that waited for them.
     pub(super) fn network_turn(&mut self) {
         let Some(mut network) = self.common.network() else {
             return;
@@ -71,7 +71,7 @@ impl MlxProvider {
         }
         for (to, mac, mad) in outcome.leave {
             if let Err(error) = self.send_over(&to, mac, &mad) {
-                // It is repeated.
+                // The protocol above repeats it.
                 tracing::debug!(%error, "a datagram that had waited");
             }
         }
@@ -80,7 +80,7 @@ impl MlxProvider {
             .extend(nobody.map(|gid| ProviderEvent::Unreachable { gid }));
     }
 
-    /// Ends addresses that were removed and that nobody uses any more.
+    /// Clears addresses that were removed and are no longer in use.
     pub(super) fn end_retired(&mut self) {
         while let Some(entry) = self.hca.clear_retired() {
             if let Some(mut network) = self.common.network() {
@@ -89,7 +89,7 @@ impl MlxProvider {
         }
     }
 
-    /// One more address, on the network, too.
+    /// Adds an address to the device and to the network.
     pub(super) fn add(&mut self, address: &Address) -> Result<(), MlxError> {
         self.end_retired();
         let entry = self.hca.add_address(address)?;
@@ -104,7 +104,7 @@ impl MlxProvider {
         joined
     }
 
-    /// Asks a node for an echo; false if its MAC has to be found first.
+    /// Sends an echo request to a node; returns false if its MAC must be resolved first.
     pub(super) fn echo_from_here(
         &mut self,
         destination: IpAddr,
@@ -118,7 +118,7 @@ impl MlxProvider {
         };
         let way = network.echo(source, destination, sequence, self.hca.now());
         drop(network);
-        // What waits to be sent is.
+        // Sends what is queued.
         self.network_turn();
         match way {
             Way::Known(_) => Ok(true),
@@ -127,7 +127,7 @@ impl MlxProvider {
         }
     }
 
-    /// What the port is now, as far as the device says. It was just told to be up.
+    /// Returns the event for a port that has just come up, with speed and MTU as far as the device reports them.
     pub(super) fn port_now(&mut self) -> NetworkEvent {
         let speed = self.hca.port_megabits();
         let state = self.hca.vport_state();
@@ -140,7 +140,7 @@ impl MlxProvider {
         }
     }
 
-    /// Our address that a connection to a GID leaves from: the one that was asked for, or the one that suits it.
+    /// Returns our source address for a connection to a GID: the requested one, or one that has a route there.
     pub(super) fn source(
         &self,
         gid: [u8; 16],
@@ -176,7 +176,7 @@ impl MlxProvider {
         })
     }
 
-    /// How a GID is reached from our address of an index.
+    /// Returns how a GID is reached from our address at an index.
     pub(super) fn way(&self, gid: [u8; 16], source_index: u8) -> Way {
         let unresolved = match self.hca.resolve(gid) {
             Ok(mac) => return Way::Known(mac),
@@ -191,7 +191,7 @@ impl MlxProvider {
         }
     }
 
-    /// The station over which a peer is reached, which is known from the datagrams before, or found again.
+    /// Returns the MAC through which a peer is reached, known from earlier datagrams or resolved again.
     pub(super) fn find(&mut self, path: &Path) -> Result<[u8; 6], ProviderError> {
         let patience = self.hca.now() + SEARCH;
         loop {
@@ -231,7 +231,7 @@ impl MlxProvider {
         Ok(())
     }
 
-    /// What an event says of the port.
+    /// Updates the port's state from an event.
     pub(super) fn note_port(&mut self, event: &AsyncEvent) {
         match event {
             AsyncEvent::PortDown => {
@@ -241,7 +241,7 @@ impl MlxProvider {
                 });
                 self.network_link(false);
             }
-            // One of the lost ones may have said that it is up.
+            // One of the lost events may have been PortUp.
             AsyncEvent::PortUp | AsyncEvent::EventsLost { .. } => {
                 self.down = None;
                 self.network_link(true);
@@ -268,7 +268,7 @@ impl MlxProvider {
         }
     }
 
-    /// Whether it is worth trying to reach anybody over the port.
+    /// Returns an error if the port is down and will stay so.
     pub(super) fn check_port(&self) -> Result<(), ProviderError> {
         let Some(Down { since, trains }) = self.down else {
             return Ok(());

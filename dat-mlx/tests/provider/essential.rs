@@ -1,8 +1,8 @@
-//! Which commands of a bring-up are essential, and what is lost by each of the others.
+//! The essential commands of a bring-up, and the loss caused by each of the others.
 //!
-//! Each command that opens an adapter with a part in the network is refused once. Either the adapter does not open, and
-//! the error names the command; or it does, says what it has to do without, and goes down again without a trace. The
-//! table of it stands in `docs/generations.md`.
+//! Each command that opens an adapter with a part in the network is refused once. Either the adapter does not open,
+//! and the error names the command; or it opens, reports the feature that is lost, and closes again without a trace.
+//! The table of results is in `docs/generations.md`.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -17,17 +17,18 @@ use crate::profiles::page;
 
 const SYNDROME: u32 = 0x00ab_cdef;
 const MARK: &str = "0x00abcdef";
-/// Commands that an opening takes at most: a walk that does not end.
+/// Bound on the commands of an opening, against an endless walk.
 const MOST: u32 = 500;
 const ESSENTIAL: &str = "essential";
-/// What nothing is said of: registers of the port, which virtual functions may not read either.
+/// Commands whose refusal is not reported: registers of the port, which virtual functions may not read either.
 const UNSAID: &str = "lost: what the register says, as on a virtual function";
 
-/// A card that has all that bring-up looks at.
+/// A card that has everything that bring-up reads.
 fn profile() -> Profile {
     let mut profile = Profile::generation("connectx-6-dx").expect("a generation");
     profile.pages.init = 64;
-    // What the firmware asks for by event it asks for again, and a command waits for it: not a command of its own.
+    // Commands that the firmware requests by event are left out: it requests them again, and another command waits
+    // for them.
     profile.pages.runtime = 0;
     profile.general.set(|caps| {
         caps.set_roce_rw_supported(true);
@@ -43,7 +44,7 @@ fn profile() -> Profile {
     profile
 }
 
-/// Opens an adapter of which the command after `spared` others is refused.
+/// Opens an adapter and refuses the command after `spared` others.
 fn open(spared: u32) -> (Sim, Arc<SimFunction>, Result<MlxProvider, MlxError>) {
     let sim = Sim::new(SimConfig::default());
     let function = sim.add_function(profile());
@@ -82,7 +83,7 @@ fn is_bus_master(function: &SimFunction) -> bool {
     command[0] & 4 != 0
 }
 
-/// The command that was refused, and what came of that. `None`: all were spared.
+/// The command that was refused, and the result. `None`: all were spared.
 fn outcome(provider: &MlxProvider) -> Option<(String, String)> {
     let counters = provider.opened().counters().expect("it is open");
     let (opcode, _) = counters

@@ -1,4 +1,4 @@
-//! The provider against devices that show what it does: the register-level simulator, and generations of cards.
+//! The provider against devices that show its behaviour: the register-level simulator, and generations of cards.
 
 mod datapath;
 mod essential;

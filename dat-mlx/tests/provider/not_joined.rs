@@ -1,4 +1,4 @@
-//! A function that cannot take part in the network, and what is left of it.
+//! A function that cannot take part in the network, and its remaining abilities.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use mlx_prm::CmdStatus;
 /// Changes a device.
 pub(crate) type Shape = fn(&mut Profile);
 
-/// A capability that the part in the network needs.
+/// A capability that participation in the network needs.
 pub(crate) struct Missing {
-    /// What a device without it has instead.
+    /// Name of the case.
     pub name: &'static str,
-    /// What is said of it.
+    /// Text of the reason.
     pub why: &'static str,
     pub shape: Shape,
 }
@@ -137,7 +137,7 @@ fn told(provider: &mut MlxProvider) -> bool {
     std::iter::from_fn(|| provider.next_event()).any(|one| one == event)
 }
 
-/// It opens, says why, and reaches who is configured.
+/// The adapter opens, reports the reason, and reaches the configured peers.
 fn assert_alone(sim: &Sim, function: &Arc<SimFunction>, mut provider: MlxProvider, why: &str) {
     let state = provider.network_state();
     assert!(
@@ -199,7 +199,7 @@ fn a_refusal_costs_the_network_and_no_more_unless_the_network_is_demanded() {
     provider.close().expect("teardown");
 }
 
-/// A device that answers no more is no device without a network.
+/// A device that no longer answers is not treated as one without a network.
 #[test]
 fn silence_in_the_middle_of_joining_ends_the_opening() {
     let (sim, function) = world(|_| {});

@@ -1,5 +1,5 @@
-//! A function that was left in disorder can be opened again, in the same process: what the device would not give back
-//! is out of use only as long as the device could use it.
+//! A function that was left in disorder can be opened again, in the same process: memory that the device did not
+//! return is out of use only as long as the device could use it.
 
 use std::sync::Arc;
 

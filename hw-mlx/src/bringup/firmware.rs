@@ -1,5 +1,4 @@
-//! From a reset function to one whose firmware takes commands and has pages: what each way of bringing it up begins
-//! with.
+//! From a reset function to one whose firmware takes commands and has pages: the first part of every bring-up.
 
 use std::time::Duration;
 
@@ -22,9 +21,10 @@ pub(super) const ISSI: u32 = 1;
 /// Configuration space: command register with its memory space bit.
 pub(super) const CONFIG_COMMAND: u16 = 0x04;
 pub(super) const MEMORY_SPACE: u16 = 1 << 1;
-/// How long the firmware may return no page while it holds some (mlx5_core's bound for a physical function).
+/// Time without a returned page after which the firmware is given up while it holds some (mlx5_core's bound for a
+/// physical function).
 const RECLAIM_LIMIT: Duration = Duration::from_secs(5);
-/// Interrupt vectors in use beside those for completions: for what the function says of itself.
+/// Interrupt vectors in use besides those for completions: one for the function's own events.
 const CONTROL_VECTORS: usize = 1;
 
 /// QUERY_PAGES op_mod.
@@ -35,7 +35,7 @@ pub(super) enum PageStage {
     Regular = 3,
 }
 
-/// From a reset to ENABLE_HCA.
+/// Takes the function from a reset to ENABLE_HCA.
 pub(super) fn enable(
     function: Function,
     config: &HcaConfig,
@@ -62,7 +62,7 @@ pub(super) fn enable(
     Ok(control)
 }
 
-/// From interrupts to bus mastering: the part that needs no firmware.
+/// Takes the function from interrupts to bus mastering: the part that needs no firmware.
 fn start_command_interface(
     function: Function,
     config: &HcaConfig,
@@ -157,7 +157,7 @@ pub(super) fn halves(address: u64) -> (u32, u32) {
     )
 }
 
-/// Gives what the firmware asks for at this stage; how many pages that was.
+/// Gives the pages that the firmware asks for at this stage; returns their number.
 pub(super) fn give_pages(control: &mut Control, stage: PageStage) -> Result<u64, MlxError> {
     let mut query = QueryPagesIn::new();
     query
@@ -170,7 +170,7 @@ pub(super) fn give_pages(control: &mut Control, stage: PageStage) -> Result<u64,
         number: u16::try_from(wanted.function_id()).unwrap_or(0),
         embedded_cpu: control.embedded_cpu,
     };
-    // A negative number would be pages to take back, of which there are none yet.
+    // A negative number asks us to take pages back; the firmware has none yet.
     let count = usize::try_from(asked).unwrap_or(0);
     if count > MOST_PAGES {
         return Err(MlxError::Nonsense {

@@ -1,18 +1,17 @@
-//! A recording of a function: brought up by queries, and taken down again.
+//! A recording of a function: brings it up by queries, and takes it down again.
 //!
-//! What a device says of itself decides what a driver does with it, and little of it is published. A [`Record`] takes
-//! it down: identity, capability pages of every type as maximum and current, registers, the state of vport and port,
-//! and which commands were sent and how they were answered. Nothing is set but what the order of commands needs (the
-//! interface step, firmware pages): no capability, no register, no address. One thing is tried out: whether the vport's
-//! list of unicast addresses reads as it was written. What was found in it is written back.
+//! A device's answers determine a driver's behaviour, and little of them is published. A [`Record`] contains them:
+//! identity, capability pages of every type as maximum and current, registers, the state of vport and port, and the
+//! commands sent with their answers. Nothing is set except what the order of commands needs (the interface step,
+//! firmware pages): no capability, no register, no address. There is one exception: the vport's list of unicast
+//! addresses is written to see whether it reads back as written. Its original content is restored.
 //!
-//! The initialization segment is kept as it reads at three times: before the address of the command queue is written,
-//! behind ENABLE_HCA, and behind INIT_HCA. Capabilities in force are asked for once more at the end. What changed is
-//! told.
+//! The initialization segment is recorded at three times: before the address of the command queue is written, after
+//! ENABLE_HCA, and after INIT_HCA. Capabilities in force are read once more at the end. The record lists the changes.
 //!
-//! A record is to be given away, so what names a card or its owner is replaced before it is written: the MAC, GUIDs,
-//! wherever their bytes stand in a page or register. Serial numbers, node descriptions and addresses of memory are not
-//! asked for. The text is that of the simulator's profiles ([`Record::text`]).
+//! Records are meant to be published, so data that identifies a card or its owner is replaced before it is written:
+//! the MAC and GUIDs, wherever their bytes appear in a page or register. Serial numbers, node descriptions and
+//! addresses of memory are not queried. The text has the format of the simulator's profiles ([`Record::text`]).
 
 use std::fmt::Write as _;
 
@@ -35,11 +34,11 @@ use mlx_prm::{
     RoceCap, SetIssiIn, Shape, TeardownHcaIn, known_syndrome,
 };
 
-/// Capability types that are asked for; those a device does not have it refuses.
+/// Capability types that are queried; the device refuses those it does not have.
 const CAP_TYPES: std::ops::Range<u16> = 0..0x30;
 /// ACCESS_REG op_mod: read.
 const READ: u32 = 1;
-/// Registers that only describe, and the bytes of their images (Linux `mlx5_ifc.h`).
+/// Descriptive registers, and the bytes of their images (Linux `mlx5_ifc.h`).
 const REGISTERS: [(RegisterId, usize); 13] = [
     (RegisterId::PCAP, 0x14),
     (RegisterId::PMLP, 0x40),
@@ -55,7 +54,7 @@ const REGISTERS: [(RegisterId, usize); 13] = [
     (RegisterId::SBCAM, 0x4c),
     (RegisterId::DTOR, 0x40),
 ];
-/// Registers of a port begin with its number.
+/// Registers of a port, which begin with the port's number.
 const PORT_REGISTERS: std::ops::Range<u16> = 0x5000..0x6000;
 const PROTO_INFINIBAND: u8 = 1;
 const PROTO_ETHERNET: u8 = 4;
@@ -65,13 +64,13 @@ const CONFIG_SUBCLASS: u16 = 0x0a;
 const CONFIG_SUBSYSTEM: u16 = 0x2e;
 const CONFIG_CAPABILITIES: u16 = 0x34;
 const CAP_MSIX: u8 = 0x11;
-/// What stands for a MAC and for GUIDs in a record.
+/// Replacements of a MAC and of GUIDs in a record.
 const NO_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0x01];
-/// The address that the vport's list is tried with where the function has none: one that nobody is likely to have.
+/// The address written to the vport's list on a function that has none: one that is unlikely to be in use.
 const TRIED_MAC: [u8; 6] = [0x02, 0xda, 0x7c, 0x71, 0x0c, 0x01];
 const NO_GUID: [u8; 8] = [0x02, 0, 0, 0xff, 0xfe, 0, 0, 0x01];
 
-/// What a function says of itself.
+/// A function's description of itself.
 #[derive(Clone, Debug)]
 pub struct Record {
     identity: Identity,
@@ -88,7 +87,7 @@ pub struct Record {
     refused: Vec<String>,
 }
 
-/// What PCI says.
+/// Identity in PCI configuration space.
 #[derive(Clone, Copy, Debug)]
 struct Identity {
     vendor: u16,
@@ -109,29 +108,30 @@ struct CapPage {
 #[derive(Clone, Debug)]
 struct Look {
     when: &'static str,
-    /// What stands where the address of the command queue is written. The address itself is not kept.
+    /// Replacement of the address of the command queue in the registers. The address itself is not kept.
     address: &'static str,
     bytes: Vec<u8>,
 }
 
-/// What a command answered: its structure, and the bytes behind that.
+/// Answer of a command: its structure, and the bytes after it.
 type Answer<C> = (<C as Command>::Out, Vec<u8>);
 
-/// A function under recording: its commands leave a line each.
+/// A function under recording: each of its commands adds a line to the record.
 struct Recorder {
     control: Control,
     commands: Vec<String>,
     refused: Vec<String>,
     secrets: Vec<(Vec<u8>, Vec<u8>)>,
-    /// The vport's; zero as long as it is not known, or if there is none.
+    /// The vport's MAC; zero while it is not known, or if there is none.
     mac: [u8; 6],
 }
 
 impl Record {
-    /// Resets a function, asks it everything, and takes it down.
+    /// Resets a function, runs all queries, and takes it down.
     ///
     /// # Errors
-    /// [`MlxError`]: what ended the recording. A query that the device refuses does not; it is a line of the record.
+    /// [`MlxError`]: the error that ended the recording. A query that the device refuses is no error; it is a line of
+    /// the record.
     pub fn take(function: Function, config: &HcaConfig) -> Result<Self, MlxError> {
         let clock = function.clock();
         let mut watch = Stopwatch::new(&*clock);
@@ -204,31 +204,31 @@ impl Record {
         self.hardware.firmware
     }
 
-    /// Which board it is; `unknown` if the device does not say.
+    /// The board's PSID; `unknown` if the device does not report it.
     #[must_use]
     pub fn psid(&self) -> &str {
         &self.psid
     }
 
-    /// How many capability pages and registers it has.
+    /// Returns the numbers of its capability pages and registers.
     #[must_use]
     pub fn counts(&self) -> [usize; 2] {
         [self.caps.len(), self.registers.len()]
     }
 
-    /// What was asked and how it was answered, a line each.
+    /// Returns the commands and their answers, a line each.
     #[must_use]
     pub fn commands(&self) -> &[String] {
         &self.commands
     }
 
-    /// Those of them that the device refused, with status and syndrome.
+    /// Returns the commands that the device refused, with status and syndrome.
     #[must_use]
     pub fn refused(&self) -> &[String] {
         &self.refused
     }
 
-    /// The record as a profile file of the simulator, under a name.
+    /// Returns the record as a profile file of the simulator, with a name.
     #[must_use]
     pub fn text(&self, name: &str) -> String {
         let mut out = String::new();
@@ -279,7 +279,7 @@ impl Record {
             writeln!(out, "{field} = {{ is = {value:#x} }}")?;
         }
         if let Some(id) = crate::ids::virtual_of(device_id) {
-            // No query says it.
+            // No query returns it.
             writeln!(
                 out,
                 "\n[vf]\ndevice_id = {{ is = {id:#x}, derived = \"Linux main.c mlx5_core_pci_table\" }}"
@@ -342,7 +342,7 @@ impl Record {
 }
 
 impl Record {
-    /// The initialization segment: what stood there first, and what of it was otherwise later.
+    /// Returns the initialization segment: its first content, and later differences.
     fn segment_lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let mut last = vec![0; self.segment[0].bytes.len()];
@@ -364,7 +364,7 @@ impl Record {
     }
 }
 
-/// A segment after a reset, in which no address was written yet.
+/// Reads the segment after a reset, before an address was written.
 fn before_address(function: &Function, config: &HcaConfig) -> Result<Look, MlxError> {
     function.reset()?;
     let command = function.config_read_u16(CONFIG_COMMAND)?;
@@ -375,7 +375,7 @@ fn before_address(function: &Function, config: &HcaConfig) -> Result<Look, MlxEr
 }
 
 impl Look {
-    /// The segment as it reads now; `queue` is the address that was written, if one was.
+    /// Reads the segment as it is now; `queue` is the address that was written, if one was.
     fn take(function: &Function, when: &'static str, queue: Option<u64>) -> Result<Self, MlxError> {
         /// Dwords of the address: upper half, and lower half with the queue's size in bits 11:0.
         const HIGH: usize = 4;
@@ -405,7 +405,7 @@ impl Recorder {
         Look::take(&self.control.function, when, Some(queue))
     }
 
-    /// The answer, or that the device refused. Any other failure ends the recording.
+    /// Returns the answer, or `None` if the device refused. Any other failure ends the recording.
     fn ask<C: Command>(
         &mut self,
         what: &str,
@@ -417,7 +417,7 @@ impl Recorder {
         self.answered(C::OPCODE, what, answer)
     }
 
-    /// Notes how a command was answered.
+    /// Records a command and its answer.
     fn answered<T>(
         &mut self,
         opcode: Opcode,
@@ -451,7 +451,7 @@ impl Recorder {
             .push(format!("{name}{space}{what}: {outcome}"));
     }
 
-    /// The steps offered; the first is taken where it is one of them.
+    /// Returns the steps offered; the first is chosen if it is one of them.
     fn agree_on_issi(&mut self) -> Result<u32, MlxError> {
         let Some((answer, _)) = self.ask("", &QueryIssiIn::new(), &[], 0)? else {
             return Ok(1);
@@ -499,7 +499,7 @@ impl Recorder {
             .and_then(|page| general(&page.current))
             .is_some_and(|caps| caps.sw_owner_id())
         {
-            // Any number does that is not zero.
+            // Any number other than zero is valid.
             input.set_sw_owner_id(&[0x5a; 16]);
         }
         self.control.exec(&input)?;
@@ -526,7 +526,7 @@ impl Recorder {
             .collect())
     }
 
-    /// The vport and what names the card in it.
+    /// Reads the vport, and the data in it that identifies the card.
     fn state(&mut self) -> Result<Vec<String>, MlxError> {
         let mut lines = Vec::new();
         if let Some((answer, _)) = self.ask("", &QueryVportStateIn::new(), &[], 0)? {
@@ -562,7 +562,7 @@ impl Recorder {
         Ok(lines)
     }
 
-    /// The capabilities in force once more: what INIT_HCA has changed of them.
+    /// Reads the capabilities in force once more, for changes made by INIT_HCA.
     fn capabilities_after(&mut self, caps: &[CapPage]) -> Result<Vec<String>, MlxError> {
         let mut lines = Vec::new();
         for page in caps {
@@ -594,7 +594,7 @@ impl Recorder {
         Ok(lines)
     }
 
-    /// What a driver may ask a function of itself besides; what each allows is what its line says.
+    /// Runs other queries that a driver may send about its own function; each line tells the answer.
     fn contexts(&mut self) -> Result<Vec<String>, MlxError> {
         let mut lines = Vec::new();
         if let Some((keys, _)) = self.ask("", &QuerySpecialContextsIn::new(), &[], 0)? {
@@ -612,8 +612,8 @@ impl Recorder {
         Ok(lines)
     }
 
-    /// Whether the vport's list of unicast addresses reads as it is written, which no public text says of a virtual
-    /// function. What was there is written back.
+    /// Tests whether the vport's list of unicast addresses reads back as written, which no public text states for a
+    /// virtual function. The original content is restored.
     fn unicast_list(&mut self, caps: &[CapPage]) -> Result<Vec<String>, MlxError> {
         let page = caps.iter().find(|page| page.kind == CapType::GENERAL);
         let Some(general) = page.and_then(|page| general(&page.current)) else {
@@ -657,7 +657,7 @@ impl Recorder {
                 None => "it may not be read then".to_owned(),
             }),
         };
-        // Given back before an error of the read is.
+        // Restored before an error of the read is returned.
         let given_back = write(self, "unicast list, as found", &found);
         let mut outcome = outcome?;
         if given_back?.is_none() {
@@ -695,7 +695,7 @@ impl Recorder {
         Ok(found)
     }
 
-    /// Bytes that name the card, and what stands for them. Zeros name nothing.
+    /// Registers bytes that identify the card, and their replacement. Zeros identify nothing and are skipped.
     fn keep_secret(&mut self, secret: &[u8], instead: &[u8]) {
         if secret.iter().any(|byte| *byte != 0) {
             self.secrets.push((secret.to_vec(), instead.to_vec()));
@@ -714,7 +714,7 @@ impl Recorder {
         }
     }
 
-    /// Everything back; what was said, and what of it was refused.
+    /// Takes the function down; returns the commands sent and those refused.
     fn close(mut self) -> Result<(Vec<String>, Vec<String>), MlxError> {
         self.ask("", &TeardownHcaIn::new(), &[], 0)?;
         teardown::reclaim(&mut self.control)?;
@@ -740,7 +740,7 @@ fn identity(control: &Control) -> Result<Identity, MlxError> {
     })
 }
 
-/// The size of the MSI-X table, from the capability list.
+/// Returns the size of the MSI-X table, from the capability list.
 fn vectors(function: &Function) -> Result<u16, MlxError> {
     let mut at = function.config_read_u8(CONFIG_CAPABILITIES)?;
     // The list is in 192 bytes, in steps of four.
@@ -761,7 +761,7 @@ fn general(page: &[u8]) -> Option<CmdHcaCap> {
     CmdHcaCap::read_from_prefix(page).ok().map(|(caps, _)| caps)
 }
 
-/// Whether the function's port is one of Ethernet, as far as it says.
+/// Returns whether the function's port is an Ethernet port, as far as it reports.
 fn is_ethernet(caps: &[CapPage]) -> bool {
     let first = caps.iter().find(|page| page.kind == CapType::GENERAL);
     let general = first.and_then(|page| general(&page.current));
@@ -771,7 +771,7 @@ fn is_ethernet(caps: &[CapPage]) -> bool {
 fn mac_bytes(address: &MacAddress) -> [u8; 6] {
     let bytes = address.as_bytes();
     let mut mac = [0; 6];
-    // The last six of eight.
+    // The MAC is the last six of eight bytes.
     mac.copy_from_slice(&bytes[bytes.len() - 6..]);
     mac
 }
@@ -780,7 +780,7 @@ fn present(is: bool) -> &'static str {
     if is { "present" } else { "zero" }
 }
 
-/// What a profile calls a page whose fields we know.
+/// Returns the profile's name of a page whose fields we know.
 fn section(kind: CapType) -> Option<(&'static str, &'static [Field])> {
     Some(match kind {
         CapType::GENERAL => ("general", CmdHcaCap::FIELDS),
@@ -794,7 +794,7 @@ fn section(kind: CapType) -> Option<(&'static str, &'static [Field])> {
     })
 }
 
-/// The fields that are not zero. TOML's numbers have 63 bits; what has more stands in the page.
+/// Formats the fields that are not zero. TOML's numbers have 63 bits; larger fields remain in the page only.
 fn decoded(
     out: &mut String,
     prefix: &str,
@@ -827,7 +827,7 @@ fn decoded(
     Ok(())
 }
 
-/// Rows of 16 bytes that are not all zero.
+/// Formats rows of 16 bytes that are not all zero.
 fn rows(bytes: &[u8]) -> String {
     let mut out = String::new();
     for (number, row) in bytes.chunks(16).enumerate() {
@@ -839,7 +839,7 @@ fn rows(bytes: &[u8]) -> String {
     out
 }
 
-/// Bytes as words, each behind a space.
+/// Formats bytes as words, each after a space.
 fn words(bytes: &[u8]) -> String {
     let mut out = String::new();
     for (at, byte) in bytes.iter().enumerate() {

@@ -2,8 +2,8 @@
 //! (Linux `drivers/net/ethernet/mellanox/mlx5/core/cmd.c`, `dump_command`), so that a trace of ours
 //! can be laid beside one of the kernel's.
 //!
-//! One `tracing` event at TRACE level per line, target `hw_mlx::cmd`. Nothing is formatted unless
-//! somebody listens.
+//! One `tracing` event at TRACE level per line, target `hw_mlx::cmd`. Nothing is formatted unless a subscriber is
+//! interested.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ use mlx_prm::Opcode;
 /// Target of the command trace.
 pub(crate) const TARGET: &str = "hw_mlx::cmd";
 
-/// Which way a dumped command went.
+/// Direction of a dumped command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// As handed to the device.
@@ -21,7 +21,7 @@ pub(crate) enum Direction {
     Output,
 }
 
-/// Whether anybody wants the dumps.
+/// Returns whether a subscriber wants the dumps.
 pub(crate) fn wanted() -> bool {
     tracing::enabled!(target: TARGET, tracing::Level::TRACE)
 }

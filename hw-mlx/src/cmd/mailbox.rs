@@ -1,12 +1,12 @@
-//! Mailboxes: where the part of a command lives that does not fit its entry.
+//! Mailboxes: memory for the part of a command that does not fit its entry.
 //!
 //! An entry carries 16 bytes each way. The rest travels in a chain of blocks, 512 data bytes each,
 //! linked by DMA address (PRM "Command Interface Mailbox"). Output chains are prepared by us as
 //! well: the device fills blocks it is given and follows our links.
 //!
-//! Blocks are 576 bytes at 1 KiB alignment: the pointer format asks for 512, 0x240 is refused
-//! (Snabb `connectx.lua`), and mlx5_core's pool uses 1024. They are cut from 4 KiB pages and
-//! kept for reuse; a block in the hands of a silent device is not in the pool.
+//! Blocks are 576 bytes at 1 KiB alignment: the pointer format asks for 512, 0x240 is refused (Snabb `connectx.lua`),
+//! and mlx5_core's pool uses 1024. They are cut from 4 KiB pages and kept for reuse; a block of a command that the
+//! device has not answered is not in the pool.
 
 use driver::{DmaArena, DmaBuffer, DmaError};
 use zerocopy::IntoBytes;
@@ -24,7 +24,7 @@ const PAGE_BYTES: usize = 4096;
 /// The part of a block the control signature covers: from the reserved bytes to the signature itself.
 const CONTROL: std::ops::Range<usize> = 0x200..0x23f;
 
-/// One block. Not `Clone`: whoever holds it may let the device write it.
+/// One block. Not `Clone`: its holder may let the device write it.
 #[derive(Debug)]
 pub(crate) struct Block {
     page: DmaBuffer,
@@ -100,7 +100,7 @@ impl Chain {
     /// Writes every block: `data` (what follows the inline bytes; zeros after its end), links,
     /// numbers, token and both signatures.
     pub(crate) fn fill(&self, token: u8, data: &[u8]) {
-        // PANIC: our own arithmetic chose the length.
+        // PANIC: the length comes from our own arithmetic.
         assert!(
             data.len() <= self.blocks.len() * BLOCK_DATA,
             "{} bytes in {} blocks",

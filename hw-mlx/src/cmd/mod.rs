@@ -7,16 +7,16 @@
 //! device answers by taking the ownership bit away, and, once an event queue for it exists, by an
 //! event naming the slot. Slots finish in any order.
 //!
-//! Who owns what: between the doorbell and the moment the ownership bit is zero, the entry and both
-//! chains belong to the device. Giving up on a command (time limit, dead device) does not change
-//! that: the slot is *quarantined*, memory and all, until the device hands it back. A quarantined slot whose
-//! device never answers is lost, and that is the price of never lending memory twice.
+//! Ownership: between the doorbell and the moment the ownership bit is zero, the entry and both chains belong to the
+//! device. Giving up on a command (time limit, dead device) does not change that: the slot is *quarantined* with its
+//! memory until the device hands it back. If the device never answers, the slot is lost; that is the price of never
+//! lending memory twice.
 //!
 //! The last slot is reserved for `MANAGE_PAGES`: a command may wait inside the firmware for pages,
 //! and the answer to that must not wait behind the command.
 //!
-//! [`queue`] is the queue without any waiting: submit, harvest, take. Who waits, and what is served
-//! while waiting, is `crate::control`'s affair.
+//! [`queue`] is the queue without any waiting: submit, harvest, take. Waiting, and serving events meanwhile, is done
+//! in `crate::control`.
 
 pub(crate) mod dump;
 pub(crate) mod mailbox;

@@ -1,4 +1,4 @@
-//! The command queue: slots, and what is in them.
+//! The command queue: slots, and the commands in them.
 //!
 //! ```text
 //!          submit                 ownership bit 0               take
@@ -9,8 +9,8 @@
 //!                                                ownership bit 0
 //! ```
 //!
-//! There is no edge from Posted to Free: an entry whose answer nobody waits for any more is still the
-//! device's. Nothing here waits or looks at a clock.
+//! There is no edge from Posted to Free: an entry whose answer is no longer waited for still belongs to the device.
+//! Nothing here waits or looks at a clock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ const OWNED_BY_DEVICE: u8 = 1;
 /// Both ways every message begins with two header words.
 const SHORTEST_MESSAGE: usize = 8;
 
-/// Which slots a command may use.
+/// Slots that a command may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotClass {
     /// Any but the last.
@@ -69,19 +69,19 @@ pub struct Ticket {
     posted_at: Instant,
 }
 
-/// What came of the commands of one kind since the function was opened.
+/// Outcomes of the commands of one kind since the function was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CommandTally {
-    /// Those that were answered, refusals among them.
+    /// Commands that were answered, including refusals.
     pub answered: u64,
-    /// Those of them that the firmware refused, or whose answer could not be believed.
+    /// Answered commands that the firmware refused, or whose answer was invalid.
     pub refused: u64,
-    /// Those that were given up, or that the device died over.
+    /// Commands that were given up, or pending when the device died.
     pub unanswered: u64,
-    /// From the doorbell until the answer was taken in, all of them together.
+    /// Total time from the doorbell until the answer was processed.
     pub time: Duration,
-    /// The longest of them.
+    /// Longest time of one command.
     pub longest: Duration,
 }
 
@@ -106,7 +106,7 @@ impl Ticket {
     }
 }
 
-/// What belongs to a command while the device has it.
+/// State of a command while the device has it.
 #[derive(Debug)]
 struct Flight {
     serial: u64,
@@ -158,7 +158,7 @@ impl CommandQueue {
         let fits = log_size <= MAX_SLOTS.ilog2()
             && log_stride >= ENTRY_BYTES.ilog2()
             && log_size + log_stride <= QUEUE_BYTES.ilog2();
-        // One slot could not serve pages while a command waits for them.
+        // A single slot could not serve pages while a command waits for them.
         if !fits || log_size == 0 {
             return Ok(None);
         }
@@ -182,32 +182,32 @@ impl CommandQueue {
         self.memory.iova().0
     }
 
-    /// From now on answers must be signed: the device was told to (`cmdif_checksum`).
+    /// Sets whether answers must be signed, as the device was told (`cmdif_checksum`).
     pub fn check_signatures(&mut self, on: bool) {
         self.check_signatures = on;
     }
 
-    /// Slots, the reserved one included.
+    /// Returns the number of slots, the reserved one included.
     pub fn slot_count(&self) -> usize {
         self.slots.len()
     }
 
-    /// Commands posted since the beginning.
+    /// Returns the number of commands posted since creation.
     pub fn posted(&self) -> u64 {
         self.next_serial
     }
 
-    /// What came of the commands of each kind.
+    /// Returns the outcomes of the commands of each kind.
     pub fn tallies(&self) -> &BTreeMap<Opcode, CommandTally> {
         &self.tallies
     }
 
-    /// Where commands are recorded, and everything else that is the function's.
+    /// Returns the recorder of commands, which also takes the function's other events.
     pub(crate) fn recorder(&self) -> &Arc<Recorder> {
         &self.recorder
     }
 
-    /// Slots whose memory a silent device still holds.
+    /// Returns the number of slots whose memory the device still holds although their commands were given up.
     pub fn quarantined(&self) -> usize {
         self.slots
             .iter()
@@ -215,7 +215,7 @@ impl CommandQueue {
             .count()
     }
 
-    /// Commands the device has and somebody waits for.
+    /// Returns the number of commands that the device has and a caller waits for.
     pub fn in_flight(&self) -> usize {
         self.slots
             .iter()
@@ -417,7 +417,7 @@ impl CommandQueue {
         }
     }
 
-    /// The answer, if it is there. Its command is counted.
+    /// Returns the answer, if it is there, and counts the command.
     pub fn take(&mut self, ticket: Ticket, now: Instant) -> Option<Result<Vec<u8>, CmdError>> {
         let slot = self.slots.get_mut(ticket.slot)?;
         if !matches!(slot, Slot::Done { serial, .. } if *serial == ticket.serial) {
@@ -435,8 +435,8 @@ impl CommandQueue {
         }
     }
 
-    /// Nobody waits for this command any more. Its memory stays the device's until the device gives
-    /// the entry back. The command's opcode, op_mod and the milliseconds it has had.
+    /// Gives a command up. Its memory belongs to the device until the device returns the entry. Returns the command's
+    /// opcode, op_mod and the milliseconds it has had.
     pub fn abandon(&mut self, ticket: Ticket, now: Instant) -> Option<(Opcode, u16, u64)> {
         let slot = self.slots.get_mut(ticket.slot)?;
         match std::mem::replace(slot, Slot::Free) {
@@ -487,6 +487,6 @@ impl std::fmt::Debug for CommandQueue {
 
 /// Lengths of messages, which are kilobytes.
 fn length_u32(bytes: usize) -> u32 {
-    // PANIC: a message of 4 GiB would not have found its mailboxes.
+    // PANIC: a message of 4 GiB would not have found mailboxes.
     u32::try_from(bytes).expect("a message shorter than 4 GiB")
 }

@@ -15,7 +15,7 @@ pub(crate) fn closing(bytes: &[u8]) -> u8 {
     xor8(bytes) ^ 0xff
 }
 
-/// Whether the XOR of `bytes` is 0xff.
+/// Returns whether the XOR of `bytes` is 0xff.
 pub(crate) fn holds(bytes: &[u8]) -> bool {
     xor8(bytes) == 0xff
 }

@@ -1,14 +1,14 @@
-//! Another ring for a completion queue.
+//! Resizing: another ring for a completion queue.
 //!
 //! The device is given the new ring (MODIFY_CQ, op_mod 1). It ends the old one with an entry of its own, opcode 5,
-//! and writes everything later into the new one, its counter one on for that entry. What we had not taken from the
-//! old ring moves over by hand: an entry at index i lands at index i + 1, with the owner bit of the place it lands
-//! on, and in front of it all stays as if it had been there for ever. (PRM "Resizing a CQ"; `copy_resize_cqes` in
-//! drivers/infiniband/hw/mlx5/cq.c of Linux, which also shows that the last entry is there when the command is
-//! answered.)
+//! and writes all later entries into the new one, its counter advanced by one for that entry. We copy the entries
+//! that we had not taken from the old ring: an entry at index i moves to index i + 1, with the owner bit of its new
+//! place, and everything before it stays marked as if it had always been there. (PRM "Resizing a CQ";
+//! `copy_resize_cqes` in drivers/infiniband/hw/mlx5/cq.c of Linux, which also shows that the last entry is there when
+//! the command is answered.)
 //!
-//! A device that does not end the old ring is not believed: the new ring then begins behind what was found, and
-//! entries that are missing show as DTOs that never complete.
+//! If the device does not end the old ring, the new ring begins after the entries that were found, and missing
+//! entries show as DTOs that never complete.
 
 use driver::{DmaRing, barrier};
 
@@ -24,7 +24,7 @@ const RESIZE_FIELDS: u32 = 7;
 const OP_MOD_RESIZE: u32 = 1;
 
 impl Cq {
-    /// Gives the queue a ring of at least `asked` entries. What is in it stays in it.
+    /// Gives the queue a ring of at least `asked` entries. Its entries are kept.
     ///
     /// # Errors
     /// No memory, or device refusal (status 0x40 when more entries are outstanding than the new ring has); the queue
@@ -45,7 +45,7 @@ impl Cq {
             .cq_context_mut()
             .set_log_cq_size(entries.ilog2())
             .set_log_page_size(memory.log_page_size());
-        // What was taken is free for the entry that ends the ring.
+        // Entries taken so far make room for the entry that ends the ring.
         self.publish_consumer_index();
         let memory = memory.lend();
         if let Err(error) = hca.exec_with(&command, &memory.get().pages()) {
@@ -55,8 +55,8 @@ impl Cq {
         Ok(())
     }
 
-    /// Marks all entries of a ring that begins behind the entry which ends the old one as never written. Counting goes
-    /// on, so the ring begins in the middle of a lap, and which owner bit is the wrong one depends on the place.
+    /// Marks all entries of a ring that begins after the entry which ends the old one as never written. Indices go
+    /// on, so the ring begins in the middle of a lap, and the owner bit that marks an entry depends on its place.
     pub(super) fn prepare_next_ring(&self, memory: &RingMemory, entries: u32) {
         let ring = DmaRing::<CQE_BYTES>::new(&memory.ring, 0, entries);
         for ahead in 1..=entries {
@@ -67,7 +67,7 @@ impl Cq {
         }
     }
 
-    /// Goes on in another ring, which the device uses already.
+    /// Switches to another ring, which the device uses already.
     pub(super) fn move_to(&mut self, memory: Lent<RingMemory>, entries: u32, spare: u32) {
         let ring = DmaRing::<CQE_BYTES>::new(&memory.get().ring, 0, entries);
         let mut index = self.consumer_index;
@@ -97,10 +97,10 @@ impl Cq {
         self.consumer_index = self.consumer_index.wrapping_add(1);
         self.set_spare(spare);
         let _turn = self.turn();
-        // The device has let go of the old ring; the record is the same.
+        // The device no longer uses the old ring; the doorbell record is the same.
         let old = core::mem::replace(&mut self.memory, memory);
         drop(old.give_back());
-        // Whether it still interrupts is not said anywhere.
+        // No document says whether the queue is still armed.
         self.armed_at = None;
     }
 }

@@ -1,4 +1,4 @@
-//! What the device has for an Ethernet port, in the order it was made.
+//! The device's objects of an Ethernet port, in order of creation.
 
 use mlx_prm::{
     DeallocPdIn, DeallocTransportDomainIn, DeleteFlowTableEntryIn, DestroyFlowGroupIn,
@@ -30,7 +30,7 @@ pub(super) enum Object {
     },
 }
 
-/// Objects that stand on earlier ones.
+/// Objects, each of which may depend on earlier ones.
 #[derive(Debug, Default)]
 pub(super) struct Objects(Vec<Object>);
 
@@ -39,10 +39,10 @@ impl Objects {
         self.0.push(object);
     }
 
-    /// Destroys them, the last one first, up to one that the device keeps.
+    /// Destroys the objects, the last one first, and stops at one that the device keeps.
     ///
     /// # Errors
-    /// Device refusal; what is left is still here.
+    /// Device refusal; the objects not destroyed are still in the list.
     pub(super) fn destroy(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
         while let Some(object) = self.0.last() {
             object.destroy(hca)?;

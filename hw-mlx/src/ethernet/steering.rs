@@ -1,6 +1,7 @@
-//! What of the port's frames comes to the host: what a station has to hear, and nothing else.
+//! Steering: the port's frames that the host receives, which are only those a station must receive.
 //!
-//! One flow table, the root of what the NIC receives, with a group of entries for each set of fields that are compared:
+//! One flow table, the root of the NIC's receive side, with a group of entries for each set of fields that are
+//! compared:
 //!
 //! | Destination | Protocol | Entries |
 //! |---|---|---|
@@ -8,9 +9,9 @@
 //! | our MAC | ICMP over IPv4, ICMPv6 over IPv6 | 2 |
 //! | 33:33:..., the multicast addresses of IPv6 (RFC 2464, 7) | ICMPv6 over IPv6 | 1 |
 //!
-//! Which multicast addresses reach the function at all, its vport's list says. A tagged frame is compared by the type
-//! behind its tag, so entries are the same in every VLAN. What no entry takes is dropped; RDMA traffic is taken out
-//! before this table.
+//! The vport's list decides which multicast addresses reach the function at all. A tagged frame is compared by the
+//! type after its tag, so entries are the same in every VLAN. A frame that matches no entry is dropped; RDMA traffic
+//! is taken out before this table.
 
 use mlx_prm::{
     CreateFlowGroupIn, CreateFlowTableIn, DestFormat, FlowDestinationType, FteMatchParam,
@@ -25,7 +26,7 @@ use crate::error::MlxError;
 /// log2 of the table's entries.
 pub(super) const LOG_ENTRIES: u32 = 3;
 const BROADCAST: [u8; 6] = [0xff; 6];
-/// Multicast addresses of IPv6, and the part of them that says so.
+/// Prefix of IPv6 multicast MAC addresses, and its mask.
 const MULTICAST: [u8; 6] = [0x33, 0x33, 0, 0, 0, 0];
 const MULTICAST_MASK: [u8; 6] = [0xff, 0xff, 0, 0, 0, 0];
 const WHOLE: [u8; 6] = [0xff; 6];
@@ -36,7 +37,7 @@ const IPV6: u32 = 0x86dd;
 const ICMP: u32 = 1;
 const ICMPV6: u32 = 58;
 
-/// Destination, type, and protocol of frames: values, or ones where they are compared.
+/// Destination, type, and protocol of frames: as values, or as masks with ones in the bits that are compared.
 #[derive(Clone, Copy)]
 struct Fields {
     destination: [u8; 6],
@@ -58,7 +59,7 @@ impl Fields {
     }
 }
 
-/// Leads what a station with the port's MAC has to hear to the TIR.
+/// Directs to the TIR the frames that a station with the port's MAC must receive.
 pub(super) fn lead_to(hca: &mut Hca, tir: u32, objects: &mut Objects) -> Result<(), MlxError> {
     let mac = hca.mac();
     let mut input = CreateFlowTableIn::new();

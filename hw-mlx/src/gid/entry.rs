@@ -1,4 +1,4 @@
-//! An entry of the table, and what an address is as a GID.
+//! An entry of the table, and conversions between addresses and GIDs.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -10,7 +10,7 @@ const LINK_LOCAL_PREFIX: u8 = 64;
 /// An entry of our address table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GidEntry {
-    /// Its index, which a queue pair's address path names.
+    /// Its index, which is named in a queue pair's address path.
     pub index: u8,
     /// The address as a GID.
     pub gid: [u8; 16],
@@ -20,13 +20,13 @@ pub struct GidEntry {
     pub mac: [u8; 6],
     /// The VLAN its frames are in; `None` for frames without a tag.
     pub vlan: Option<Vlan>,
-    /// Bits that it has in common with all addresses on the link.
+    /// Number of leading bits that all addresses on the link share.
     pub prefix: u8,
-    /// The station on the link that leads to all others.
+    /// The router on the link for all other addresses.
     pub gateway: Option<IpAddr>,
 }
 
-/// The entry that an address gets.
+/// Returns the entry for an address.
 pub(super) fn entry_of(index: u8, mac: [u8; 6], of: &Address) -> GidEntry {
     let link_local = matches!(of.address, IpAddr::V6(address) if address.is_unicast_link_local());
     GidEntry {
@@ -43,7 +43,7 @@ pub(super) fn entry_of(index: u8, mac: [u8; 6], of: &Address) -> GidEntry {
 }
 
 impl GidEntry {
-    /// The address, as one asks for it.
+    /// Returns the address in the form of a configuration.
     #[must_use]
     pub fn to_address(&self) -> Address {
         Address {
@@ -54,14 +54,14 @@ impl GidEntry {
         }
     }
 
-    /// Priority of its frames.
+    /// Returns the priority of its frames.
     #[must_use]
     pub fn priority(&self) -> u8 {
         self.vlan.map_or(0, |vlan| vlan.priority)
     }
 }
 
-/// The GID of an address.
+/// Returns the GID of an address.
 pub fn gid_of(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
@@ -69,12 +69,12 @@ pub fn gid_of(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// The address a GID is; a mapped IPv4 address as such.
+/// Returns the address of a GID; a mapped IPv4 address as IPv4.
 pub fn address_of(gid: [u8; 16]) -> IpAddr {
     Ipv6Addr::from(gid).to_canonical()
 }
 
-/// The link-local address of a MAC (RFC 4291, appendix A).
+/// Returns the link-local address of a MAC (RFC 4291, appendix A).
 pub fn link_local(mac: [u8; 6]) -> Ipv6Addr {
     let [a, b, c, d, e, f] = mac;
     Ipv6Addr::from([
@@ -97,7 +97,7 @@ pub fn link_local(mac: [u8; 6]) -> Ipv6Addr {
     ])
 }
 
-/// The MAC in a link-local address that was made of one.
+/// Returns the MAC in a link-local address that was made of one.
 pub fn mac_of_link_local(gid: [u8; 16]) -> Option<[u8; 6]> {
     let [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a, b, c, 0xff, 0xfe, d, e, f] = gid else {
         return None;

@@ -1,4 +1,4 @@
-//! The addresses of an open function, which come and go.
+//! The address table of an open function, to which addresses are added and from which they are removed.
 //!
 //! ```text
 //!                write_entry                retire                     clear_entry
@@ -7,8 +7,8 @@
 //!                                      it any more            or RETIRING is over
 //! ```
 //!
-//! A queue pair that leaves from an entry holds it ([`Use`]) until it is stopped, so that its peer can still be told,
-//! and so that the device does not find an entry changed under a queue pair that runs.
+//! A queue pair that sends from an entry holds it ([`Use`]) until it is stopped, so that its peer can still be told,
+//! and so that the device does not find an entry changed under a running queue pair.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -21,46 +21,46 @@ use rdma_types::Address;
 use super::entry::{GidEntry, entry_of};
 use crate::error::MlxError;
 
-/// How long an address that was removed waits for those who use it. Connections end within a turn of their instances;
-/// one that nobody calls does not keep it.
+/// Time for which a removed address waits for its users. Connections end within a turn of their instances; an
+/// instance that is not called does not keep the address.
 const RETIRING: Duration = Duration::from_secs(5);
 
-/// Somebody uses an entry.
+/// A hold on an entry.
 #[derive(Debug)]
 pub(crate) struct Use {
     _held: Arc<()>,
 }
 
-/// An entry that ends when nobody uses it.
+/// An entry that is cleared when it is no longer used.
 struct Retiring {
     entry: GidEntry,
     since: Instant,
-    /// The device did not clear it: it is not used again, and not asked for again.
+    /// True if the device did not clear it: it is neither reused nor cleared again.
     stuck: bool,
 }
 
-/// The entries, by what they are good for.
+/// The entries, by state.
 struct Entries {
     living: Arc<[GidEntry]>,
     retiring: Vec<Retiring>,
     /// Held once here, and once by each [`Use`].
     uses: BTreeMap<u8, Arc<()>>,
-    /// Where the next index is looked for: one that was just given back names another address to datagrams that are
-    /// late.
+    /// Start of the search for the next index: an index that was just freed would give late datagrams another
+    /// address.
     next: usize,
 }
 
 /// The table of a function.
 pub(crate) struct GidTable {
-    /// Whoever changes it has this while the device is asked.
+    /// Held by the thread that changes the table while it sends commands.
     change: Mutex<()>,
     entries: Mutex<Entries>,
-    /// Entries the device has.
+    /// Number of entries the device has.
     room: usize,
 }
 
 impl GidTable {
-    /// Of a function that has come up with these.
+    /// Makes the table of a function that has come up with these entries.
     pub(crate) fn new(entries: Vec<GidEntry>, room: usize) -> Self {
         let uses = entries.iter().map(|entry| (entry.index, Arc::new(())));
         Self {
@@ -76,21 +76,21 @@ impl GidTable {
     }
 
     fn entries(&self) -> MutexGuard<'_, Entries> {
-        // Each change is one assignment.
+        // Each change is one assignment, so a panic leaves no half change.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nobody else changes the table meanwhile.
+    /// Locks the table against changes by others.
     pub(crate) fn change(&self) -> MutexGuard<'_, ()> {
         self.change.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Those that paths leave from, by index.
+    /// Returns the entries that new paths may use, by index.
     pub(crate) fn living(&self) -> Arc<[GidEntry]> {
         Arc::clone(&self.entries().living)
     }
 
-    /// The entry of an index, of those that retire, too.
+    /// Returns the entry of an index, including retiring ones.
     pub(crate) fn at(&self, index: u8) -> Option<GidEntry> {
         let entries = self.entries();
         let retiring = entries.retiring.iter().map(|one| &one.entry);
@@ -98,7 +98,7 @@ impl GidTable {
         all.find(|entry| entry.index == index).copied()
     }
 
-    /// The entry of a GID, of those that retire, too.
+    /// Returns the entry of a GID, including retiring ones.
     pub(crate) fn of(&self, gid: [u8; 16]) -> Option<GidEntry> {
         let entries = self.entries();
         let retiring = entries.retiring.iter().map(|one| &one.entry);
@@ -106,7 +106,7 @@ impl GidTable {
         all.find(|entry| entry.gid == gid).copied()
     }
 
-    /// Holds a living entry. `None`: there is none of that index, or it retires.
+    /// Holds a living entry. `None`: there is none of that index, or it is retiring.
     pub(crate) fn hold(&self, index: u8) -> Option<Use> {
         let entries = self.entries();
         let lives = entries.living.iter().any(|entry| entry.index == index);
@@ -116,10 +116,10 @@ impl GidTable {
         })
     }
 
-    /// The entry that one more address gets.
+    /// Returns the entry for an address to be added.
     ///
     /// # Errors
-    /// It is there, or there is no room.
+    /// The address is already there, or there is no room.
     pub(crate) fn plan(&self, mac: [u8; 6], address: &Address) -> Result<GidEntry, MlxError> {
         let entries = self.entries();
         let there = |ip: IpAddr| {
@@ -146,7 +146,7 @@ impl GidTable {
         Ok(entry_of(index, mac, address))
     }
 
-    /// The device has the entry.
+    /// Adds an entry that the device has.
     pub(crate) fn publish(&self, entry: GidEntry) {
         let mut entries = self.entries();
         let mut living = entries.living.to_vec();
@@ -157,10 +157,10 @@ impl GidTable {
         entries.next = usize::from(entry.index) + 1;
     }
 
-    /// No path leaves from an address any more.
+    /// Retires an address: no new path uses it.
     ///
     /// # Errors
-    /// It is none, or the one that stays.
+    /// It is not in the table, or it is the one that stays.
     pub(crate) fn retire(&self, address: IpAddr, now: Instant) -> Result<GidEntry, MlxError> {
         let refused = |why| MlxError::Address {
             address: address.into(),
@@ -186,7 +186,7 @@ impl GidTable {
         Ok(found)
     }
 
-    /// An entry that retires and that nobody uses any more, or not for long.
+    /// Returns a retiring entry that is no longer used, or whose time is over.
     pub(crate) fn retired(&self, now: Instant) -> Option<GidEntry> {
         let entries = self.entries();
         let is_over = |one: &&Retiring| {
@@ -197,14 +197,14 @@ impl GidTable {
         entries.retiring.iter().find(is_over).map(|one| one.entry)
     }
 
-    /// When an entry that retires ends at the latest.
+    /// Returns the latest time at which a retiring entry ends.
     pub(crate) fn due(&self) -> Option<Instant> {
         let entries = self.entries();
         let waiting = entries.retiring.iter().filter(|one| !one.stuck);
         waiting.map(|one| one.since + RETIRING).min()
     }
 
-    /// The device has cleared an entry, or would not.
+    /// Notes that the device has cleared an entry, or refused to.
     pub(crate) fn cleared(&self, index: u8, done: bool) {
         let mut entries = self.entries();
         if done {
@@ -219,7 +219,7 @@ impl GidTable {
         }
     }
 
-    /// Indices that the device may know.
+    /// Returns the indices that the device may know.
     pub(crate) fn indices(&self) -> Vec<u8> {
         self.entries().uses.keys().copied().collect()
     }

@@ -1,5 +1,5 @@
-//! Instances, as the thread that takes in events for all of them knows them: the events each has been told of, and
-//! whether it has to be woken for them.
+//! Listeners: the instances as seen by the thread that processes events for all of them. Each has an inbox of events
+//! and a state that says whether it must be woken for them.
 //!
 //! ```text
 //!             set_idle                 wake: its wakeup is signalled
@@ -8,15 +8,15 @@
 //!       '- set_awake, woken '----------------- set_awake, woken ---------'
 //! ```
 //!
-//! The lock of what instances share guards all of it. An instance that is `Awake` takes in events itself, and looks at
-//! what it was told before it becomes idle, in one step under that lock; so no other instance wakes it. An idle one is
-//! woken by the instance that took in something that may be its own. A signal that comes between becoming idle and
-//! falling asleep ends the sleep at once.
+//! The lock of the shared state guards all of it. An `Awake` instance processes events itself, and checks its inbox
+//! before it becomes idle, in one step under that lock; so no other instance wakes it. An idle one is woken by the
+//! instance that took in something that may be meant for it. A signal that comes between becoming idle and falling
+//! asleep ends the sleep at once.
 //!
 //! Several instances may share the vector of their completion event queues. The one that takes the interrupt cannot
-//! know whose event it was, and wakes the others by their wakeups. Those pass nothing on.
+//! know whose event it was, and wakes the others by their wakeups. The others do not pass it on.
 //!
-//! `models` runs this file in every order of events.
+//! `models` runs this file in every interleaving.
 
 use super::Interrupt;
 use crate::event::{AsyncEvent, Inbox};
@@ -24,27 +24,27 @@ use crate::event::{AsyncEvent, Inbox};
 /// An instance.
 pub(crate) struct Listener {
     inbox: Inbox,
-    /// Ends its sleep.
+    /// Interrupt that ends its sleep.
     wakeup: Interrupt,
     /// The vector of its completion event queue.
     vector: usize,
     activity: Activity,
-    /// Signalled besides, for somebody who looks after an instance that nobody calls ([`Listeners::attended_by`]), and
-    /// whether it has been since the instance last rose.
+    /// Interrupt that is also signalled, for a thread that attends an instance that is not being called
+    /// ([`Listeners::attended_by`]), and whether it was signalled since the instance was last awake.
     attendant: Option<Interrupt>,
     told: bool,
-    /// Slots of the commands it waits for: bit n is slot n.
+    /// Slots of the commands that it waits for: bit n is slot n.
     slots: u32,
 }
 
-/// Whether an instance has to be woken for what others take in.
+/// State of an instance: whether it must be woken for events that others take in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Activity {
-    /// It is taking in events itself.
+    /// It is processing events itself.
     Awake,
-    /// It has looked at all there was, and may sleep.
+    /// It has processed everything, and may sleep.
     Idle,
-    /// It has been woken, and has not noticed.
+    /// It has been woken, and has not noticed yet.
     Woken,
 }
 
@@ -61,12 +61,12 @@ impl Listener {
         }
     }
 
-    /// What ends its sleep, whatever it is that came.
+    /// Returns the interrupt that ends its sleep.
     pub(crate) const fn wakeup(&self) -> &Interrupt {
         &self.wakeup
     }
 
-    /// Wakes it, if it may be asleep, because there is something for it.
+    /// Wakes it if it may be asleep, because there is something for it.
     fn wake(&mut self) {
         if self.activity != Activity::Awake
             && !core::mem::replace(&mut self.told, true)
@@ -77,8 +77,8 @@ impl Listener {
         self.wake_sleeper();
     }
 
-    /// Wakes it, if it may be asleep, because its completion event queue may have something. Nobody but a sleeper wants
-    /// to know.
+    /// Wakes it if it may be asleep, because its completion event queue may have an entry. The attendant is not
+    /// signalled.
     fn wake_sleeper(&mut self) {
         if self.activity == Activity::Idle {
             self.activity = Activity::Woken;
@@ -87,17 +87,17 @@ impl Listener {
     }
 }
 
-/// Instances by number; one that is gone leaves its place.
+/// Instances by number; an ended one leaves its place empty.
 #[derive(Default)]
 pub(crate) struct Listeners(Vec<Option<Listener>>);
 
 impl Listeners {
-    /// The first instance, whose number is 0.
+    /// Makes the list with the first instance, whose number is 0.
     pub(crate) fn first(listener: Listener) -> Self {
         Self(vec![Some(listener)])
     }
 
-    /// One more instance is told of events; its number.
+    /// Adds an instance; returns its number.
     pub(crate) fn join(&mut self, listener: Listener) -> usize {
         let free = self.0.iter().position(Option::is_none);
         let number = free.unwrap_or(self.0.len());
@@ -108,7 +108,7 @@ impl Listeners {
         number
     }
 
-    /// An instance is told of nothing any more. It may have been the only one that was called to look at something.
+    /// Removes an instance. It may have been the only one called for shared work, so all others are called.
     pub(crate) fn leave(&mut self, number: usize) {
         if let Some(listener) = self.0.get_mut(number) {
             *listener = None;
@@ -117,12 +117,12 @@ impl Listeners {
         self.wake();
     }
 
-    /// Instances there are.
+    /// Returns the number of instances.
     pub(crate) fn count(&self) -> usize {
         self.0.iter().flatten().count()
     }
 
-    /// Instances whose completion event queues are on a vector.
+    /// Returns the number of instances whose completion event queues are on a vector.
     pub(crate) fn on_vector(&self, vector: usize) -> usize {
         let there = self.0.iter().flatten();
         there.filter(|listener| listener.vector == vector).count()
@@ -136,33 +136,33 @@ impl Listeners {
         self.0.get_mut(number)?.as_mut()
     }
 
-    /// What an instance has been told.
+    /// Returns the inbox of an instance.
     pub(crate) fn inbox(&mut self, number: usize) -> Option<&mut Inbox> {
         Some(&mut self.get_mut(number)?.inbox)
     }
 
-    /// Tells every instance of an event. Whose object it names is known to the instance that made it.
+    /// Passes an event to every instance. The instance that made the object knows its number.
     pub(crate) fn tell(&mut self, event: AsyncEvent) {
         for listener in self.0.iter_mut().flatten() {
             listener.inbox.push(event);
         }
     }
 
-    /// Tells every instance that there is something to look at that is kept elsewhere.
+    /// Tells every instance that there is work that is kept elsewhere.
     pub(crate) fn call_all(&mut self) {
         for listener in self.0.iter_mut().flatten() {
             listener.inbox.call();
         }
     }
 
-    /// Something could not be kept that was meant for any of them.
+    /// Notes that an event for any of them was lost.
     pub(crate) fn lose(&mut self) {
         for listener in self.0.iter_mut().flatten() {
             listener.inbox.lose();
         }
     }
 
-    /// An instance has something to look at that did not come from the device.
+    /// Tells an instance that there is work for it that did not come from the device.
     pub(crate) fn call(&mut self, number: usize) {
         if let Some(listener) = self.get_mut(number) {
             listener.inbox.call();
@@ -170,14 +170,14 @@ impl Listeners {
         }
     }
 
-    /// An instance waits for the answer in a slot.
+    /// Notes that an instance waits for the answer in a slot.
     pub(crate) fn waits_for(&mut self, number: usize, slot: usize) {
         if let Some(listener) = self.get_mut(number) {
             listener.slots |= 1 << slot;
         }
     }
 
-    /// Commands are done, bit n for slot n: who waits for one of them is woken.
+    /// Wakes the instances that wait for one of these commands, bit n for slot n.
     pub(crate) fn answered(&mut self, done: u32) {
         for listener in self.0.iter_mut().flatten() {
             if listener.slots & done != 0 {
@@ -187,14 +187,14 @@ impl Listeners {
         }
     }
 
-    /// Wakes the instances that sleep: what was taken in may be theirs.
+    /// Wakes the instances that sleep: an event taken in may be meant for them.
     pub(crate) fn wake(&mut self) {
         for listener in self.0.iter_mut().flatten() {
             listener.wake();
         }
     }
 
-    /// Somebody has taken an interrupt of a vector: others whose event queues share it are woken.
+    /// Wakes the other instances whose event queues share a vector, after its interrupt was taken.
     pub(crate) fn wake_sharers(&mut self, vector: usize) {
         for listener in self.0.iter_mut().flatten() {
             if listener.vector == vector {
@@ -203,14 +203,14 @@ impl Listeners {
         }
     }
 
-    /// Somebody else has an instance look when it is told of something, as long as nobody calls it.
+    /// Sets the interrupt of a thread that attends an instance while it is not being called.
     pub(crate) fn attended_by(&mut self, number: usize, attendant: Interrupt) {
         if let Some(listener) = self.get_mut(number) {
             listener.attendant = Some(attendant);
         }
     }
 
-    /// From here on an instance takes in events itself, and nobody has to wake it.
+    /// Marks an instance as awake: it processes events itself and need not be woken.
     pub(crate) fn set_awake(&mut self, number: usize) {
         if let Some(listener) = self.get_mut(number) {
             listener.told = false;
@@ -220,15 +220,15 @@ impl Listeners {
         }
     }
 
-    /// An instance has taken in all there was, and may sleep now: here, or its program on its descriptors.
+    /// Marks an instance as idle: it has processed everything, and may sleep here, or its program on its descriptors.
     pub(crate) fn set_idle(&mut self, number: usize) {
         if let Some(listener) = self.get_mut(number) {
             listener.activity = Activity::Idle;
         }
     }
 
-    /// An instance may sleep after a command. What it was told meanwhile, or its own event queue has said (`news`), is
-    /// still there to look at, and the signal went with the wait for the answer.
+    /// Marks an instance as idle after a command. Events that came meanwhile, in its inbox or in its own event queue
+    /// (`news`), are still to be processed, and the wait for the answer has taken their signal.
     pub(crate) fn set_idle_after(&mut self, number: usize, news: bool) {
         self.set_idle(number);
         if let Some(listener) = self.get_mut(number)
@@ -238,10 +238,10 @@ impl Listeners {
         }
     }
 
-    /// An instance's sleep was ended by some of these: vectors, that of its completion event queue behind the others,
-    /// and its wakeup last. Takes them. False: it was none of them.
+    /// Takes the interrupts that ended an instance's sleep: vectors, that of its completion event queue behind the
+    /// others, and its wakeup last. Returns false if none was signalled.
     pub(crate) fn woken(&mut self, number: usize, interrupts: &[Interrupt]) -> bool {
-        // PANIC: it has a wakeup itself.
+        // PANIC: every list ends with the instance's own wakeup.
         let (wakeup, vectors) = interrupts.split_last().expect("a wakeup");
         let (mut any, mut own) = (false, false);
         for vector in vectors {
@@ -254,7 +254,7 @@ impl Listeners {
             listener.told = false;
             listener.vector
         });
-        // Another one's event queue may have been meant.
+        // The interrupt may have been meant for another instance's event queue.
         if let Some(vector) = vector.filter(|_| own) {
             self.wake_sharers(vector);
         }

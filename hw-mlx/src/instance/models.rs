@@ -1,8 +1,8 @@
-//! Models of the hand-overs between instances: who takes in another's answer, event or interrupt wakes it, and none
-//! sleeps over what it was told.
+//! Models of the hand-overs between instances: an instance that takes in another's answer, event or interrupt wakes
+//! it, and no instance sleeps while there is something in its inbox.
 //!
-//! `listeners` is the file itself, on a machine that tries every order of events (loom). Around it is what the threads
-//! of two instances do, in the words of the code that does it:
+//! `listeners` is the file itself, on a machine that tries every interleaving (loom). Around it the models repeat the
+//! steps of two instances' threads, under the names of the code that takes them:
 //!
 //! | here | there |
 //! |---|---|
@@ -14,10 +14,9 @@
 //! | `Machine::hand_over` | an instance gives another one work: into its queue, then its waker |
 //! | `Machine::on_descriptors` | a program that sleeps on `Hca::interrupts`, with `Hca::woken` |
 //!
-//! Nobody wakes up by itself here: a wakeup that is lost is a thread that sleeps for ever, which loom says. Four
-//! mistakes can be made on purpose ([`Broken`]), and each is found. Each model runs with few preemptions in the
-//! ordinary tests, and says how many executions that were. LOOM_MAX_PREEMPTIONS widens the search (`cargo xtask
-//! races`).
+//! There are no timeouts here: after a lost wakeup a thread sleeps for ever, which loom reports. Four mistakes can be
+//! made on purpose ([`Broken`]), and each is found. Each model runs with few preemptions in the ordinary tests, and
+//! prints the number of executions. LOOM_MAX_PREEMPTIONS widens the search (`cargo xtask races`).
 
 use core::cell::Cell;
 use std::sync::Arc as Counted;
@@ -38,17 +37,17 @@ mod listeners;
 
 use listeners::{Listener, Listeners};
 
-/// What is left out.
+/// The step that is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Broken {
     Nothing,
-    /// Who takes in events for all wakes nobody.
+    /// An instance that processes shared events wakes no other.
     Wake,
-    /// Who takes the interrupt of a vector that several share wakes nobody.
+    /// An instance that takes the interrupt of a shared vector wakes no other.
     Sharers,
-    /// Behind a command it is forgotten what came meanwhile.
+    /// After a command, events that came meanwhile are forgotten.
     After,
-    /// An instance that becomes idle takes what may be a signal.
+    /// An instance that becomes idle clears its interrupt, which may be a signal.
     TakenEarly,
 }
 
@@ -62,7 +61,7 @@ fn is_broken(what: Broken) -> bool {
 }
 
 loom::lazy_static! {
-    // One for all: who waits for several is woken by any.
+    // One for all: a thread that waits for several interrupts is woken by any.
     static ref SIGNALLED: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
 }
 
@@ -89,7 +88,7 @@ impl Interrupt {
         core::mem::take(&mut *self.count())
     }
 
-    /// Sleeps until one of them is signalled, which it stays.
+    /// Sleeps until one of them is signalled. The signal stays.
     fn wait(interrupts: &[Self]) {
         let mut all = SIGNALLED.0.lock().expect("as above");
         while interrupts.iter().all(|one| *one.count() == 0) {
@@ -98,17 +97,17 @@ impl Interrupt {
     }
 }
 
-/// What the device writes to the event queue that all share.
+/// Entry that the device writes to the shared event queue.
 enum Said {
     /// The command of an instance is done.
     Answer(usize),
-    /// Something that everybody is told.
+    /// An event for every instance.
     Event,
-    /// A datagram has come, which anybody may look at.
+    /// A datagram has come, which any instance may process.
     Datagram,
 }
 
-/// What the device has written and nobody has read.
+/// Entries that the device has written and that were not read.
 #[derive(Default)]
 struct Device {
     shared: Vec<Said>,
@@ -116,21 +115,21 @@ struct Device {
     completions: [u32; 2],
 }
 
-/// What instances share.
+/// State that instances share.
 struct Control {
     listeners: Listeners,
-    /// Answers that somebody has taken in.
+    /// Answers that were taken in.
     answered: [bool; 2],
 }
 
-/// What an instance has of its own.
+/// State of an instance of its own.
 struct Own {
     number: usize,
-    /// Vector 0, its completion event queue's, its wakeup.
+    /// Vector 0, the vector of its completion event queue, its wakeup.
     interrupts: [Interrupt; 3],
     /// Completion events taken in.
     completions: u32,
-    /// They were told.
+    /// Completion events that were reported.
     told: u32,
 }
 
@@ -139,9 +138,9 @@ struct Machine {
     device: Mutex<Device>,
     vectors: [Interrupt; 2],
     control: Mutex<Control>,
-    /// Datagrams that nobody has looked at. What comes of them is for the first instance.
+    /// Datagrams not yet processed. Their result is for the first instance.
     datagrams: Mutex<u32>,
-    /// What the connection manager has for instances, behind a lock of its own.
+    /// Work of the connection manager for instances, behind a lock of its own.
     trays: Mutex<[u32; 2]>,
 }
 
@@ -199,8 +198,8 @@ impl Machine {
         self.says(Said::Datagram);
     }
 
-    /// An instance takes in what there is, its own and what is for all. Who looks at datagrams next keeps them to
-    /// itself.
+    /// Processes all pending events of an instance, its own and the shared ones. An instance that processes datagrams
+    /// next (`looks_next`) wakes no other for them.
     fn serve(&self, own: &mut Own, control: &mut Control, looks_next: bool) -> bool {
         control.listeners.set_awake(own.number);
         let mut device = self.device.lock().expect("the device");
@@ -264,7 +263,7 @@ impl Machine {
         }
     }
 
-    /// What an instance was told since this was last asked, by others or by its own event queue.
+    /// Returns whether an instance got something since the last call, from others or from its own event queue.
     fn seen(own: &mut Own, control: &mut Control) -> bool {
         let inbox = control.listeners.inbox(own.number).expect("it is there");
         let (told, called) = (inbox.seen(), inbox.was_called());
@@ -272,7 +271,7 @@ impl Machine {
         told || called || news
     }
 
-    /// Waits until there is something to look at.
+    /// Waits until there is something to process.
     fn wait(&self, own: &mut Own) {
         let mut control = self.lock();
         while !(self.serve(own, &mut control, true) | Self::seen(own, &mut control)) {
@@ -281,7 +280,7 @@ impl Machine {
         control.listeners.set_idle(own.number);
     }
 
-    /// Looks without waiting.
+    /// Processes events without waiting.
     fn process_events(&self, own: &mut Own) {
         let mut control = self.lock();
         self.serve(own, &mut control, true);
@@ -289,7 +288,7 @@ impl Machine {
         control.listeners.set_idle(own.number);
     }
 
-    /// Looks after everything, and hands over what comes of a datagram.
+    /// Processes everything, and hands over the result of a datagram.
     fn progress(&self, own: &mut Own) {
         self.process_events(own);
         let datagrams = core::mem::take(&mut *self.datagrams.lock().expect("nobody panics"));
@@ -298,15 +297,15 @@ impl Machine {
         }
     }
 
-    /// An instance ends, whatever it was called for.
+    /// Ends an instance, even if it was called to do something.
     fn leave(&self, own: &Own) {
         self.lock().listeners.leave(own.number);
     }
 
-    /// Gives a command and waits for its answer; others' are taken in, too.
+    /// Sends a command and waits for its answer; takes in others' answers too.
     fn exec(&self, own: &mut Own) {
         let mut control = self.lock();
-        // The slot has the instance's number.
+        // The slot has the number of the instance.
         control.listeners.waits_for(own.number, own.number);
         loop {
             self.serve(own, &mut control, false);
@@ -323,19 +322,19 @@ impl Machine {
         }
     }
 
-    /// What another instance has found in a datagram.
+    /// Hands the result of a datagram to another instance.
     fn hand_over(&self, to: usize) {
         let mut trays = self.trays.lock().expect("nobody panics");
         trays[to] += 1;
         self.lock().listeners.call(to);
     }
 
-    /// Takes what is in its tray.
+    /// Takes the work handed to this instance.
     fn take(&self, number: usize) -> u32 {
         core::mem::take(&mut self.trays.lock().expect("nobody panics")[number])
     }
 
-    /// A program that looks when one of the descriptors says so.
+    /// Runs a program that processes events when one of its descriptors is signalled.
     fn on_descriptors(&self, own: &mut Own, mut enough: impl FnMut(&Self, &Own) -> bool) {
         loop {
             Interrupt::wait(&own.interrupts);
@@ -375,7 +374,7 @@ fn beside(
     }
 }
 
-/// Both have given a command. The second one's answer comes first.
+/// Both instances have sent a command. The second one's answer comes first.
 fn answers() {
     let (machine, own) = Machine::new();
     let gives = |machine: &Machine, mut own: Own| machine.exec(&mut own);
@@ -385,7 +384,7 @@ fn answers() {
     });
 }
 
-/// Both wait for a completion; whoever takes the interrupt may not be meant.
+/// Both wait for a completion; the one that takes the interrupt may be the wrong one.
 fn completions() {
     let (machine, own) = Machine::new();
     let waits = |machine: &Machine, mut own: Own| {
@@ -399,7 +398,7 @@ fn completions() {
     });
 }
 
-/// Completions wake those who sleep on descriptors.
+/// Completions wake programs that sleep on descriptors.
 fn completions_on_descriptors() {
     let (machine, own) = Machine::new();
     let waits = |machine: &Machine, mut own: Own| {
@@ -411,7 +410,7 @@ fn completions_on_descriptors() {
     });
 }
 
-/// Both wait to be told of an event, which one of them takes in.
+/// Both wait for an event, which one of them takes in.
 fn events() {
     let (machine, own) = Machine::new();
     let waits = |machine: &Machine, mut own: Own| {
@@ -424,7 +423,8 @@ fn events() {
     });
 }
 
-/// One has given a command and then waits for what the other one finds in a datagram, and hands over at any time.
+/// One has sent a command and then waits for the result of a datagram that the other one processes and hands over at
+/// any time.
 fn datagrams() {
     let (machine, own) = Machine::new();
     let waits = |machine: &Machine, mut own: Own| {
@@ -442,8 +442,8 @@ fn datagrams() {
     });
 }
 
-/// A datagram comes while one instance waits for what comes of it, and the other one has a command done and ends. That
-/// one may have been told of the datagram.
+/// A datagram comes while one instance waits for its result, and the other one has finished a command and ends. The
+/// ending one may have been called for the datagram.
 fn a_datagram_and_one_that_leaves() {
     let (machine, own) = Machine::new();
     let waits = |machine: &Machine, mut own: Own| loop {
@@ -464,7 +464,7 @@ fn a_datagram_and_one_that_leaves() {
     });
 }
 
-/// One has given a command and then sleeps on its descriptors, until the other one hands something over.
+/// One has sent a command and then sleeps on its descriptors, until the other one hands something over.
 fn descriptors() {
     let (machine, own) = Machine::new();
     let waits = |machine: &Machine, mut own: Own| {
@@ -480,8 +480,8 @@ fn descriptors() {
     });
 }
 
-/// What comes while a command is waited for is there for a program that then sleeps on its descriptors: a completion,
-/// and an event, which another instance may take in.
+/// A completion and an event that come while a command is waited for are still there for a program that then sleeps
+/// on its descriptors. Another instance may take in the event.
 fn news_behind_a_command() {
     let (machine, own) = Machine::new();
     let waits = |machine: &Machine, mut own: Own| {
@@ -500,13 +500,13 @@ fn news_behind_a_command() {
     });
 }
 
-/// So many preemptions find each of the mistakes.
+/// Number of preemptions with which each of the mistakes is found.
 const PREEMPTIONS: usize = 2;
 
-/// Runs a model in every order.
+/// Runs a model in every interleaving.
 fn explore(what: &str, broken: Broken, model: fn()) {
     BROKEN.set(broken);
-    // It reads LOOM_MAX_PREEMPTIONS, LOOM_MAX_BRANCHES and others.
+    // The builder reads LOOM_MAX_PREEMPTIONS, LOOM_MAX_BRANCHES and others.
     let mut builder = loom::model::Builder::new();
     let bound = builder.preemption_bound.unwrap_or(PREEMPTIONS);
     builder.preemption_bound = Some(bound);
@@ -562,8 +562,8 @@ fn what_comes_while_a_command_is_waited_for_is_not_slept_over() {
     explore("behind a command", Broken::Nothing, news_behind_a_command);
 }
 
-/// A model that ends in a thread that sleeps for ever. loom then panics twice, which ends the process: it is another
-/// one.
+/// Runs a model that must end with a thread that sleeps for ever. loom then panics twice, which ends the process, so
+/// it runs in a process of its own.
 fn sleeps_for_ever(test: &str, broken: Broken, model: fn()) {
     const THE_OTHER: &str = "DAT_MODEL_TO_BREAK";
     if std::env::var_os(THE_OTHER).is_some() {

@@ -1,4 +1,4 @@
-//! What each instance has of the device for itself.
+//! The device's objects that each instance has of its own.
 
 use driver::Block;
 use mlx_prm::{UarIndex, UarPage};
@@ -10,6 +10,6 @@ pub(crate) struct Parts {
     pub(crate) uar_index: UarIndex,
     pub(crate) uar: Block<UarPage>,
     pub(crate) eq: Eq,
-    /// The event queue's, by number.
+    /// Vector of the event queue, by number.
     pub(crate) vector: usize,
 }

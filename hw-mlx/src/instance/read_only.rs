@@ -1,9 +1,7 @@
-//! Commands of a thread that has no instance: it wants to know something of the function, and keeps nobody from closing
-//! it.
+//! Commands of a thread that has no instance: it queries the function without keeping it open.
 //!
-//! It has nothing to be woken by, so it looks again and again while its command is on its way, and holds neither the
-//! lock nor the function between two looks. Events that it takes in meanwhile wake whose they are, as those of anybody
-//! who waits for a command.
+//! It has no wakeup, so it polls while its command is on its way, and holds neither the lock nor the function between
+//! two polls. Events that it takes in meanwhile wake the instances that own them, as in every wait for a command.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -16,11 +14,11 @@ use crate::cmd::SlotClass;
 use crate::control::{Commands, Exchange, opcode_of};
 use crate::error::{CmdError, DeadCause};
 
-/// First pause between two looks, and the longest.
+/// First and longest pause between two polls.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
-/// Who asks.
+/// A thread that queries the function.
 pub(crate) struct ReadOnlySession {
     shared: Weak<Shared>,
     clock: Arc<dyn Clock>,
@@ -29,7 +27,7 @@ pub(crate) struct ReadOnlySession {
 }
 
 impl ReadOnlySession {
-    /// `None`: the function is closed.
+    /// Returns `None` if the function is closed.
     pub(crate) fn of(function: &Weak<Shared>) -> Option<Self> {
         let shared = function.upgrade()?;
         Some(Self {
@@ -77,7 +75,7 @@ impl Commands for ReadOnlySession {
     }
 }
 
-/// The function was closed: nobody answers any more.
+/// Returns the error for a function that was closed in the meantime.
 fn closed(input: &[u8]) -> CmdError {
     CmdError::Dead {
         opcode: opcode_of(input),

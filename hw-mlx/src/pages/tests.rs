@@ -1,4 +1,4 @@
-//! What firmware may ask for, and how much of it is kept.
+//! Tests of the firmware's page requests and of the bounds on them.
 
 use driver::Function;
 use hw_sim::{Profile, Sim, SimConfig};

@@ -1,4 +1,4 @@
-//! Queue pair contexts: what each transition command says.
+//! Queue pair contexts: the contents of each transition command.
 //!
 //! ```text
 //!            CREATE      RST2INIT       INIT2RTR        RTR2RTS
@@ -8,20 +8,18 @@
 //!                                    2ERR, from any state  ----> ERR
 //! ```
 //!
-//! A transition command carries a whole context, of which the device takes what the transition
-//! is about and, where `opt_param_mask` says so, a few fields more (PRM "Queue Pair
-//! Transitions"). Service type, migration state, protection domain, completion queues and, from INIT on, port
-//! and frequency of acknowledgement requests are repeated each time, as Linux does (drivers/infiniband/hw/mlx5/qp.c,
-//! `__mlx5_ib_modify_qp`).
+//! A transition command carries a whole context, of which the device takes the fields of the transition and, where
+//! `opt_param_mask` selects them, a few more (PRM "Queue Pair Transitions"). Service type, migration state,
+//! protection domain, completion queues and, from INIT on, port and frequency of acknowledgement requests are
+//! repeated each time, as Linux does (drivers/infiniband/hw/mlx5/qp.c, `__mlx5_ib_modify_qp`).
 //!
-//! Outstanding RDMA Reads. The depths of both sides were negotiated as numbers, the device takes powers of two.
-//! As originator the depth is rounded down, so that we never have more reads outstanding than the
-//! peer agreed to (it cannot be less than one: with none agreed, whoever reads all the same is refused by the peer); as
-//! target it is rounded up, so that the peer never has more outstanding than we keep resources for. With no reads
-//! agreed the device refuses them altogether (`rre` 0).
+//! Outstanding RDMA Reads. The depths of both sides were negotiated as numbers, the device takes powers of two. As
+//! originator the depth is rounded down, so that we never have more reads outstanding than the peer agreed to (the
+//! minimum is one: with none agreed, the peer refuses a read). As target it is rounded up, so that the peer never has
+//! more outstanding than we keep resources for. With no reads agreed the device refuses them altogether (`rre` 0).
 //!
-//! Atomic operations of the peer are let in where reads are, if the device has them: each takes one of the same
-//! resources. What the peer may reach by them is said by the keys.
+//! Atomic operations of the peer are allowed where reads are, if the device has them: each takes one of the same
+//! resources. The keys limit the memory that the peer may reach by them.
 //!
 //! Absent on purpose: automatic path migration (`pm_state` is always "migrated"), XRC.
 
@@ -31,7 +29,7 @@ use mlx_prm::{Ads, Qpc, ServiceType};
 
 /// `pm_state`: migrated, the only one without path migration.
 const MIGRATED: u32 = 3;
-/// `atomic_mode`: as IBTA has them, of 8 bytes (`MLX5_ATOMIC_MODE_IB_COMP` in Linux include/linux/mlx5/qp.h).
+/// `atomic_mode`: as in IBTA, of 8 bytes (`MLX5_ATOMIC_MODE_IB_COMP` in Linux include/linux/mlx5/qp.h).
 const ATOMICS_OF_IBTA: u32 = 1;
 /// `log_ack_req_freq`: an acknowledgement is asked for at least every 2^8 packets. Linux's value.
 const LOG_ACK_REQ_FREQ: u32 = 8;
@@ -52,7 +50,7 @@ pub mod optional {
     pub const RWE: u32 = 1 << 3;
 }
 
-/// Where the receives of a queue pair come from (`rq_type`).
+/// Source of a queue pair's receives (`rq_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReceiveSource {
     /// Its own queue: log2 of its entries, log2 of their bytes.
@@ -64,30 +62,30 @@ pub enum ReceiveSource {
     },
     /// A shared receive queue, by RMP number.
     Shared(u32),
-    /// Nowhere: it never receives.
+    /// No source: it never receives.
     None,
 }
 
-/// What a queue pair is made of: facts that do not change with its state.
+/// Parameters of a queue pair that do not change with its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpFacts {
     /// Service type.
     pub service: ServiceType,
     /// Protection domain.
     pub pd: u32,
-    /// UAR page its doorbells are rung in.
+    /// UAR page of its doorbells.
     pub uar: u32,
     /// CQ of the send queue.
     pub cqn_send: u32,
     /// CQ of the receive queue.
     pub cqn_receive: u32,
-    /// What its CQEs call it.
+    /// Its number in CQEs.
     pub user_index: u32,
-    /// Where receives come from.
+    /// Source of receives.
     pub receive: ReceiveSource,
     /// log2 of the send ring's blocks.
     pub log_send_blocks: u32,
-    /// log2 of the page the buffer is one of.
+    /// log2 of the buffer's page size.
     pub log_page: u32,
     /// I/O address of the doorbell record.
     pub record: u64,
@@ -99,14 +97,14 @@ pub struct QpFacts {
     pub log_max_reads_in: u32,
     /// log2 of the read depth the device can keep as originator.
     pub log_max_reads_out: u32,
-    /// The device has atomic operations ([`Caps::atomics`](crate::caps::Caps::atomics)).
+    /// True if the device has atomic operations ([`Caps::atomics`](crate::caps::Caps::atomics)).
     pub atomics: bool,
-    /// Counters it adds to; 0 for none.
+    /// Counter set that it adds to; 0 for none.
     pub counter_set: u32,
 }
 
 impl QpFacts {
-    /// What every command repeats.
+    /// Returns the fields that every command repeats.
     fn base(&self) -> Qpc {
         let mut context = Qpc::new();
         context
@@ -118,8 +116,8 @@ impl QpFacts {
         context
     }
 
-    /// What every transition repeats besides: the port, without which the device does not know where QP1 is, and how
-    /// often to ask for acknowledgements.
+    /// Returns the fields that every transition repeats besides: the port, without which the device does not know
+    /// where QP1 is, and the frequency of acknowledgement requests.
     fn transition(&self) -> Qpc {
         let mut context = self.base();
         context.set_log_ack_req_freq(LOG_ACK_REQ_FREQ);
@@ -127,7 +125,7 @@ impl QpFacts {
         context
     }
 
-    /// CREATE_QP.
+    /// Returns the context for CREATE_QP.
     #[must_use]
     pub fn create(&self) -> Qpc {
         let mut context = self.base();
@@ -158,7 +156,8 @@ impl QpFacts {
         context
     }
 
-    /// RST2INIT. Writes from the peer are allowed from here on, reads not before their depth is known.
+    /// Returns the context for RST2INIT. Writes from the peer are allowed from here on, reads only once their depth
+    /// is known.
     #[must_use]
     pub fn reset_to_init(&self) -> Qpc {
         let mut context = self.transition();
@@ -171,7 +170,7 @@ impl QpFacts {
         context
     }
 
-    /// INIT2RTR, and its `opt_param_mask`.
+    /// Returns the context for INIT2RTR, and its `opt_param_mask`.
     #[must_use]
     pub fn init_to_rtr(
         &self,
@@ -202,8 +201,8 @@ impl QpFacts {
         (context, optional::RRE | optional::RWE | optional::RAE)
     }
 
-    /// INIT2RTR of a queue pair whose packets the device sends back (`fl`), and its `opt_param_mask`: as
-    /// [`QpFacts::init_to_rtr`], with nothing in the path but that and the port.
+    /// Returns the context for INIT2RTR of a queue pair whose packets the device sends back (`fl`), and its
+    /// `opt_param_mask`: as [`QpFacts::init_to_rtr`], but with only that flag and the port in the path.
     #[must_use]
     pub fn init_to_rtr_looped(&self, local_qpn: u32, attributes: &ReadyToReceive) -> (Qpc, u32) {
         let (mut context, mask) = self.init_to_rtr(local_qpn, attributes, [0; 6]);
@@ -213,7 +212,7 @@ impl QpFacts {
         (context, mask)
     }
 
-    /// RTR2RTS.
+    /// Returns the context for RTR2RTS.
     #[must_use]
     pub fn rtr_to_rts(&self, attributes: &ReadyToSend) -> Qpc {
         let mut context = self.transition();
@@ -228,7 +227,7 @@ impl QpFacts {
         context
     }
 
-    /// INIT2RTR of QP1: management datagrams are 256 bytes and nothing is connected.
+    /// Returns the context for INIT2RTR of QP1: management datagrams are 256 bytes and nothing is connected.
     #[must_use]
     pub fn gsi_init_to_rtr(&self) -> Qpc {
         let mut context = self.transition();
@@ -236,15 +235,15 @@ impl QpFacts {
         context
     }
 
-    /// RTR2RTS of QP1.
+    /// Returns the context for RTR2RTS of QP1.
     #[must_use]
     pub fn gsi_rtr_to_rts(&self) -> Qpc {
         self.transition()
     }
 }
 
-/// Fills an address path for RoCE, over the station with a MAC. Source address, VLAN and RoCE version come from the GID
-/// table entry it names.
+/// Fills an address path for RoCE, through the station with a MAC. Source address, VLAN and RoCE version come from
+/// the GID table entry it names.
 fn set_path(ads: &mut Ads, (path, mac): (&Path, [u8; 6]), local_qpn: u32, remote_qpn: u32) {
     let [m0, m1, m2, m3, m4, m5] = mac;
     ads.set_src_addr_index(u32::from(path.source_gid_index))
@@ -263,9 +262,9 @@ fn set_path(ads: &mut Ads, (path, mac): (&Path, [u8; 6]), local_qpn: u32, remote
         .set_rmac_31_0(u32::from_be_bytes([m2, m3, m4, m5]));
 }
 
-/// The UDP source port of a flow: different flows of one pair of hosts take different ways through a
-/// network that hashes, one flow always the same (`rdma_flow_label_to_udp_sport` and
-/// `rdma_calc_flow_label` in Linux include/rdma/ib_verbs.h).
+/// Returns the UDP source port of a flow: different flows of one pair of hosts take different ways through a network
+/// that hashes, one flow always the same (`rdma_flow_label_to_udp_sport` and `rdma_calc_flow_label` in Linux
+/// include/rdma/ib_verbs.h).
 #[must_use]
 pub fn udp_source_port(flow_label: u32, local_qpn: u32, remote_qpn: u32) -> u16 {
     let mut label = flow_label & 0xf_ffff;
@@ -280,12 +279,12 @@ pub fn udp_source_port(flow_label: u32, local_qpn: u32, remote_qpn: u32) -> u16 
     hash | 0xc000
 }
 
-/// log2 rounded up; 0 for 0.
+/// Returns log2 rounded up; 0 for 0.
 fn log2_ceil(n: u8) -> u32 {
     u32::from(n).next_power_of_two().trailing_zeros()
 }
 
-/// log2 rounded down; 0 for 0.
+/// Returns log2 rounded down; 0 for 0.
 fn log2_floor(n: u8) -> u32 {
     u32::from(n).max(1).ilog2()
 }
@@ -338,7 +337,7 @@ mod tests {
         }
     }
 
-    /// A dword of a context, for comparison with the PRM's table of offsets.
+    /// Returns a dword of a context, for comparison with the PRM's table of offsets.
     fn dword(context: &Qpc, at: usize) -> u32 {
         u32::from_be_bytes(context.as_array()[at..at + 4].try_into().unwrap())
     }
@@ -484,7 +483,7 @@ mod tests {
         }
     }
 
-    /// As Linux does it, at this step (`__mlx5_ib_modify_qp`, `counter_set_id`).
+    /// Linux does so at this step (`__mlx5_ib_modify_qp`, `counter_set_id`).
     #[test]
     fn leaving_reset_a_queue_pair_gets_its_counters() {
         assert_eq!(dword(&facts().reset_to_init(), 0x0c), 9 << 24);

@@ -1,12 +1,12 @@
 //! Queue pair commands: creation, transitions, destruction.
 //!
-//! What the commands say is in [`super::context`]; here is the order in which they are sent and
-//! what happens to the queues meanwhile. A reliable queue pair leaves here in INIT, so that receives can be
-//! posted before the peer knows us.
+//! The contents of the commands are in [`super::context`]; this module has the order in which they are sent and their
+//! effects on the queues. A reliable queue pair is created in INIT, so that receives can be posted before the peer
+//! knows us.
 //!
-//! A reset forgets whatever is outstanding: 2RST (after which the device makes no more entries for the queue
-//! pair), then the completion queues are cleaned, then indices and doorbell record start from zero
-//! as the device does, then RST2INIT. In any other order a late entry would be taken for a new one's.
+//! A reset forgets all outstanding work: 2RST (after which the device makes no more entries for the queue pair), then
+//! the completion queues are cleaned, then indices and doorbell record start from zero as the device does, then
+//! RST2INIT. In any other order a late entry would be taken for that of a new request.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use mlx_prm::{
     ServiceType, ToErrQpIn, ToRstQpIn,
 };
 
-/// What a queue pair is to be.
+/// Parameters for the creation of a queue pair.
 #[derive(Debug)]
 pub struct QpRequest<'a> {
     /// Protection domain.
@@ -34,7 +34,7 @@ pub struct QpRequest<'a> {
     pub cqn_send: u32,
     /// Number of the CQ for receives.
     pub cqn_receive: u32,
-    /// Where receives come from, if not from its own queue.
+    /// Source of receives, if not its own queue.
     pub srq: Option<&'a Srq>,
     /// Sizes.
     pub sizes: QueueSizes,
@@ -93,8 +93,8 @@ pub(crate) fn to_reset(hca: &mut Hca, qpn: u32) -> Result<(), CmdError> {
     hca.exec(&command).map(drop)
 }
 
-/// Sends 2RST before DESTROY_QP. A queue pair that a half-done reset left in RESET, or whose state the device sees
-/// otherwise, need not make that step (Linux `destroy_qp_common` leaves it out). Whether it has made it.
+/// Sends 2RST before DESTROY_QP. If a half-done reset left the queue pair in RESET, or if the device sees its state
+/// otherwise, this step is not needed (Linux `destroy_qp_common` leaves it out). Returns whether the step was made.
 pub(crate) fn to_reset_at_last(hca: &mut Hca, qpn: u32) -> Result<bool, CmdError> {
     match to_reset(hca, qpn) {
         Err(error)
@@ -124,7 +124,7 @@ pub(crate) fn destroy_qp(hca: &mut Hca, qpn: u32) -> Result<(), CmdError> {
     hca.exec(&command).map(drop)
 }
 
-/// Asks the device for a queue pair's context: state, PSNs, counters.
+/// Reads a queue pair's context from the device: state, PSNs, counters.
 ///
 /// # Errors
 /// Device refusal.
@@ -134,7 +134,7 @@ pub fn query(hca: &mut Hca, qpn: u32) -> Result<Qpc, CmdError> {
     hca.exec(&command).map(|answer| answer.qpc().clone())
 }
 
-/// Facts of a queue pair that come from the device.
+/// Parameters of a queue pair that come from the device.
 pub(crate) struct DeviceFacts {
     pub(crate) uar: u32,
     pub(crate) ts_format: u32,
@@ -196,8 +196,8 @@ impl Qp {
             segments: Some(sizes.max_request_segments.max(sizes.max_read_segments)),
         })?;
         let own_receives = request.srq.is_none() && sizes.max_recvs > 0;
-        // Without receives of its own there is no receive ring, and the send ring starts the buffer. The
-        // software's queue is there all the same, full from the start, and touches no memory.
+        // Without receives of its own there is no receive ring, and the send ring starts the buffer. The software's
+        // queue exists all the same, full from the start, and touches no memory.
         let (max_recvs, recv_segments) = if own_receives {
             (sizes.max_recvs, sizes.max_recv_segments)
         } else {
@@ -265,7 +265,8 @@ impl Qp {
         Ok(qp)
     }
 
-    /// INIT to RTR, over the station of the link with a MAC. It keeps `peer` while it runs.
+    /// Moves the queue pair from INIT to RTR, through the station on the link with a MAC. It holds `peer` while it
+    /// runs.
     ///
     /// # Errors
     /// Device refusal.
@@ -286,7 +287,7 @@ impl Qp {
         Ok(init_to_rtr(hca, self.qpn, &context, mask)?)
     }
 
-    /// RTR to RTS.
+    /// Moves the queue pair from RTR to RTS.
     ///
     /// # Errors
     /// Device refusal.
@@ -302,8 +303,9 @@ impl Qp {
         )?)
     }
 
-    /// INIT to RTS, connected with itself. `forced`: the device sends its packets back whatever addresses say
-    /// (capability `fl_rc_qp_when_roce_enabled`); otherwise they go to our own address at index 0.
+    /// Moves the queue pair from INIT to RTS, connected with itself. `forced`: the device sends its packets back
+    /// whatever the addresses are (capability `fl_rc_qp_when_roce_enabled`); otherwise they go to our own address at
+    /// index 0.
     ///
     /// # Errors
     /// Device refusal.
@@ -334,7 +336,7 @@ impl Qp {
             let (context, mask) = self.facts.init_to_rtr_looped(self.qpn, &receive);
             match init_to_rtr(hca, self.qpn, &context, mask) {
                 Ok(()) => looped = true,
-                // It is still in INIT.
+                // The queue pair is still in INIT.
                 Err(error) if error.status().is_some() => {
                     tracing::warn!(%error, "loopback is not forced: by the own address");
                 }
@@ -355,10 +357,10 @@ impl Qp {
         Ok(looped)
     }
 
-    /// Any state to ERR: whatever is or will be posted completes as flushed.
+    /// Moves the queue pair from any state to ERR: all outstanding and later requests complete as flushed.
     ///
     /// # Errors
-    /// Device refusal; the queue pair is in the state it was in.
+    /// Device refusal; the queue pair keeps its state.
     pub fn to_error(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
         if self.in_reset {
             // The device begins at index 0.
@@ -371,10 +373,10 @@ impl Qp {
         Ok(())
     }
 
-    /// Any state to RESET and on to INIT; outstanding work is forgotten.
+    /// Moves the queue pair from any state to RESET and on to INIT; outstanding work is forgotten.
     ///
     /// # Errors
-    /// Device refusal; the queue pair is in the state it was in, or in RESET.
+    /// Device refusal; the queue pair keeps its state or is in RESET.
     pub fn reset(
         &mut self,
         hca: &mut Hca,
@@ -387,12 +389,12 @@ impl Qp {
         Ok(())
     }
 
-    /// Back to INIT of a queue pair on its way to RTS, whose receives stay posted: the device consumed none, so they
-    /// are where it begins again. Should it have consumed one, for a packet that nobody could have sent yet, the answer
-    /// is `false`: the queue pair stays in RESET and the device has forgotten the others.
+    /// Moves a queue pair on its way to RTS back to INIT. Its receives stay posted: the device has consumed none, so
+    /// it begins with them again. If it has consumed one, for a packet that could not have been sent yet, the call
+    /// returns `false`: the queue pair stays in RESET and the device has forgotten the others.
     ///
     /// # Errors
-    /// Device refusal; the queue pair is in the state it was in, or in RESET, and this may be tried again.
+    /// Device refusal; the queue pair keeps its state or is in RESET, and the call may be repeated.
     pub fn rewind(
         &mut self,
         hca: &mut Hca,
@@ -410,7 +412,7 @@ impl Qp {
         Ok(true)
     }
 
-    /// 2RST, unless it is there already.
+    /// Sends 2RST, unless the queue pair is in RESET already.
     fn leave_state(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
         if !self.in_reset {
             to_reset(hca, self.qpn)?;
@@ -420,7 +422,7 @@ impl Qp {
         Ok(())
     }
 
-    /// RST2INIT. The device knows of nothing that is posted.
+    /// Sends RST2INIT. The device knows of no posted work.
     fn enter_init(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
         self.send.withhold();
         self.recv.withhold();
@@ -429,18 +431,18 @@ impl Qp {
         Ok(())
     }
 
-    /// What was outstanding is forgotten: the device has reset the queue pair.
+    /// Forgets outstanding work after the device has reset the queue pair.
     fn forget_work(&mut self, request_cq: &mut Cq, recv_cq: Option<&mut Cq>) {
         self.clean(request_cq, recv_cq);
         self.send.reset();
         self.recv.reset();
     }
 
-    /// Destroys the queue pair; outstanding work is forgotten. There is nothing to destroy the second time.
+    /// Destroys the queue pair; outstanding work is forgotten. A second call does nothing.
     ///
     /// # Errors
     /// Device refusal. The queue pair is as it was, or, if only its last step was refused, in RESET; it may be
-    /// destroyed again. Dropped, its memory stays out of use.
+    /// destroyed again. If it is dropped, its memory stays out of use.
     pub fn destroy(
         &mut self,
         hca: &mut Hca,
@@ -461,7 +463,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Throws away entries of this queue pair that nobody has polled.
+    /// Discards entries of this queue pair that were not polled.
     fn clean(&self, request_cq: &mut Cq, recv_cq: Option<&mut Cq>) {
         request_cq.clean(|entry| self.disown(entry));
         if let Some(cq) = recv_cq {

@@ -1,15 +1,15 @@
-//! Queue pairs: a send queue and a receive queue that talk to one peer.
+//! Queue pairs: a send queue and a receive queue connected to one peer.
 //!
-//! Both rings live in one buffer, the receive ring first (offset 0) and the send ring behind it, and
-//! one doorbell record of two words, receive counter and send counter (PRM "Work Queue
-//! Structure"). What memory that is says [`crate::ring`].
+//! Both rings are in one buffer, the receive ring first (offset 0) and the send ring behind it, with one doorbell
+//! record of two words, receive counter and send counter (PRM "Work Queue Structure"). [`crate::ring`] describes that
+//! memory.
 //!
-//! [`Qp`] is the consumer's side: posting and completing. What changes the device (creation and the
-//! transitions) is commands, in [`control`]; what those say is in [`context`].
+//! [`Qp`] is the consumer's side: posting and completing. Changes of the device's state (creation and the
+//! transitions) are commands, in [`control`]; their contents are in [`context`].
 //!
-//! A completion queue entry is taken apart here: opcode and form say whether it is a request's or
-//! a receive's, good or bad. The queue pair number in it must be ours, because the user index
-//! by which it found its way here may have belonged to an earlier queue pair.
+//! A completion queue entry is decoded here: opcode and form say whether it is a request's or a receive's, good or
+//! bad. The queue pair number in it must be ours, because the user index that led it here may have belonged to an
+//! earlier queue pair.
 
 pub mod context;
 pub mod control;
@@ -37,8 +37,7 @@ use crate::window::Window;
 use mlx_prm::CqeOpcode;
 
 impl Cqe {
-    /// What a receive's entry says; `None` for entries that are none, or that have a form we never
-    /// asked for.
+    /// Returns the outcome of a receive's entry; `None` for other entries, and for a form we never request.
     #[inline]
     #[must_use]
     pub fn receive_outcome(&self) -> Option<Outcome> {
@@ -79,20 +78,20 @@ impl Cqe {
 pub struct Qp {
     send: SendQueue,
     facts: QpFacts,
-    /// Where thrown-away completions of a shared receive queue go.
+    /// Destination of discarded completions of a shared receive queue.
     returns: Option<Arc<Returns>>,
-    /// Entries that were neither a request's nor a receive's of ours.
+    /// Number of entries that matched neither a request nor a receive of ours.
     distrusted: u64,
     qpn: u32,
-    /// It was left in RESET: what should have brought it further was refused.
+    /// True if it was left in RESET because a later command was refused.
     in_reset: bool,
     recv: RecvQueue,
     memory: Lent<RingMemory>,
-    /// While it runs.
+    /// Held while it runs.
     path: Option<PathUse>,
 }
 
-/// What a queue pair that runs keeps: the address that it leaves from, and that its peer is in use.
+/// Holds of a running queue pair: its source address, and the mark that its peer is in use.
 pub(crate) struct PathUse {
     pub(crate) _source: Use,
     pub(crate) _peer: Option<Arc<()>>,
@@ -101,25 +100,25 @@ pub(crate) struct PathUse {
 static_assertions::const_assert_eq!(core::mem::offset_of!(Qp, recv) % 64, 0);
 
 impl Qp {
-    /// The owner number its completions carry.
+    /// Returns the owner number in its completions.
     #[must_use]
     pub fn owner(&self) -> u32 {
         self.facts.user_index
     }
 
-    /// Completion entries that fitted nothing posted here.
+    /// Returns the number of completion entries that matched nothing posted here.
     #[must_use]
     pub fn distrusted(&self) -> u64 {
         self.distrusted + self.send.distrusted() + self.recv.distrusted()
     }
 
-    /// Whether an entry is of this queue pair.
+    /// Returns whether an entry belongs to this queue pair.
     fn owns(&self, entry: &Cqe) -> bool {
         entry.owner() == self.facts.user_index && entry.qpn() == self.qpn
     }
 
-    /// True if an entry is of this queue pair. If it is one of a shared receive queue's buffers, the
-    /// buffer goes back to it, because the entry is about to be thrown away.
+    /// Returns whether an entry belongs to this queue pair. If it completes a buffer of a shared receive queue, the
+    /// buffer goes back to that queue, because the entry is about to be discarded.
     pub(crate) fn disown(&self, entry: &Cqe) -> bool {
         let ours = self.owns(entry);
         if let Some(returns) = self
@@ -132,7 +131,7 @@ impl Qp {
         ours
     }
 
-    /// Says in words what failed. Flushes go without saying: they follow from a failure or a wish.
+    /// Logs a failure in words. Flushes are not logged: they follow from a failure or from a request.
     #[cold]
     #[inline(never)]
     fn explain(&self, completion: &Completion) {
@@ -160,8 +159,9 @@ impl Qp {
 
 impl Qp {
     /// Posts the bind of a window and rings the doorbell. Requests posted later do not start before the window is
-    /// bound. The answer is the window's new remote key; the old one is void once the bind is done. The success of a bind
-    /// is always reported. The queue pair was made with [`QueueSizes::binds`](rdma_types::QueueSizes::binds).
+    /// bound. Returns the window's new remote key; the old one is void once the bind is done. The success of a bind
+    /// is always reported. The queue pair must have been created with
+    /// [`QueueSizes::binds`](rdma_types::QueueSizes::binds).
     ///
     /// # Errors
     /// [`QueueFull`]; nothing was written, and the window keeps its key.
@@ -176,7 +176,7 @@ impl Qp {
     }
 
     /// Posts a request and rings the doorbell. `segments` is walked once per WQE word written and must yield the same
-    /// items each time. Checks only the room: keys, ranges and rights are the device's to check.
+    /// items each time. Checks only for room: the device checks keys, ranges and rights.
     ///
     /// # Errors
     /// [`QueueFull`] when `max_requests` are outstanding or the ring is full; nothing was written.
@@ -194,9 +194,9 @@ impl Qp {
         self.send.post(op, segments, cookie, flags)
     }
 
-    /// Posts a request of one segment ([`Qp::post_request`]). A queue that only looks full is not looked into: what is
-    /// refused here `post_request` may post. Without `RING` the doorbell is left to the next request, or to
-    /// [`Qp::ring_last`].
+    /// Posts a request of one segment ([`Qp::post_request`]). A queue that looks full is refused at once, even if it
+    /// only looks so after a bind; `post_request` may succeed then. Without `RING` the doorbell is left to the next
+    /// request, or to [`Qp::ring_last`].
     ///
     /// # Errors
     /// [`QueueFull`]; nothing was written.
@@ -211,13 +211,13 @@ impl Qp {
         self.send.post_one::<RING>(op, segment, cookie, flags)
     }
 
-    /// Rings the doorbell for requests that were posted without.
+    /// Rings the doorbell for requests that were posted without it.
     pub fn ring_last(&mut self) {
         self.send.ring_last();
     }
 
-    /// Posts a receive of one segment ([`Qp::post_recv`]). Without `TELL` the device is told by the next receive, or by
-    /// [`Qp::tell_of_recvs`].
+    /// Posts a receive of one segment ([`Qp::post_recv`]). Without `TELL` the doorbell record is left to the next
+    /// receive, or to [`Qp::tell_of_recvs`].
     ///
     /// # Errors
     /// [`QueueFull`]; nothing was written.
@@ -231,13 +231,12 @@ impl Qp {
         self.recv.post_one::<TELL>(segment, cookie, unsignalled)
     }
 
-    /// Tells the device of receives that were posted without.
+    /// Writes the doorbell record for receives that were posted without it.
     pub fn tell_of_recvs(&mut self) {
         self.recv.announce();
     }
 
-    /// Posts a Send, of whichever kind `op` is, whose data is copied into the queue: the bytes are the caller's again on
-    /// return.
+    /// Posts a Send of the kind `op` whose data is copied into the queue: the caller may reuse the data on return.
     ///
     /// # Errors
     /// [`InlineError`]; nothing was written.
@@ -249,20 +248,20 @@ impl Qp {
         cookie: u64,
         flags: RequestFlags,
     ) -> Result<(), InlineError> {
-        // The caller knows which it is, and that is most often the first.
+        // The operation becomes a constant in each branch; Send is the most frequent.
         if op == RequestOp::Send {
             return self.send.post_inline(RequestOp::Send, data, cookie, flags);
         }
         self.send.post_inline(op, data, cookie, flags)
     }
 
-    /// Most bytes [`Qp::post_send_inline`] takes.
+    /// Returns the maximum number of bytes that [`Qp::post_send_inline`] takes.
     #[must_use]
     pub fn send_inline_limit(&self) -> usize {
         self.send.inline_limit(RequestOp::Send)
     }
 
-    /// Posts a receive. The device reads of it in the doorbell record; no register is written.
+    /// Posts a receive. The device learns of it from the doorbell record; no register is written.
     ///
     /// # Errors
     /// [`QueueFull`] when `max_recvs` are outstanding.
@@ -279,8 +278,8 @@ impl Qp {
         self.recv.post(segments, cookie, unsignalled)
     }
 
-    /// The completion that an entry says, if it is the [`Plain`] one of the oldest request or receive. `None`, and
-    /// nothing has changed, for anything else: then [`Qp::complete`] takes the entry.
+    /// Completes the oldest request or receive if `entry` is its [`Plain`] completion. Otherwise returns `None` and
+    /// changes nothing: [`Qp::complete`] then takes the entry.
     #[inline(always)]
     pub fn complete_plain(&mut self, entry: &Cqe) -> Option<Plain> {
         if entry.opcode() == CqeOpcode::REQ {
@@ -303,7 +302,7 @@ impl Qp {
         })
     }
 
-    /// The same of a request with suppressed ones before it, which are done, too.
+    /// As `complete_plain`, for a request with suppressed ones before it, which are completed too.
     pub fn complete_behind_suppressed(&mut self, entry: &Cqe) -> Option<Plain> {
         let (cookie, bytes) = self.send.complete_behind_suppressed(entry.tail())?;
         Some(Plain {
@@ -313,9 +312,9 @@ impl Qp {
         })
     }
 
-    /// Turns an entry of this queue pair into a completion and frees its place and those before it. `None`: nothing to
-    /// report, because a success was suppressed, or because the entry matches no post; that is logged and counted, since
-    /// the device is not trusted.
+    /// Turns an entry of this queue pair into a completion and frees its place and those before it. `None`: nothing
+    /// to report, because a success was suppressed, or because the entry matches no post; that is logged and counted,
+    /// since the device is not trusted.
     #[inline]
     pub fn complete(&mut self, entry: &Cqe) -> Option<Completion> {
         if entry.qpn() == self.qpn {
@@ -340,15 +339,15 @@ impl Qp {
         None
     }
 
-    /// Takes the oldest outstanding request, or else receive, as flushed: for a device that is dead and completes nothing
-    /// any more. Entries that it had written are taken first.
+    /// Removes the oldest outstanding request, or else receive, and returns it as flushed. For a dead device, which
+    /// completes nothing any more; the caller takes the entries it had written first.
     #[inline]
     pub fn take_outstanding(&mut self) -> Option<Completion> {
         self.send.take_oldest().or_else(|| self.recv.take_oldest())
     }
 
-    /// The same, if a refused command has left the queue pair in RESET, where the device has forgotten its work. `None` of
-    /// any other.
+    /// As `take_outstanding`, for a queue pair that a refused command has left in RESET, where the device has
+    /// forgotten its work. `None` for any other queue pair.
     #[inline]
     pub fn take_lost(&mut self) -> Option<Completion> {
         if self.in_reset {
@@ -358,8 +357,8 @@ impl Qp {
         }
     }
 
-    /// Posts a request of the queue pair's own, an RDMA Write of no bytes: its completion says that those before it are
-    /// done and that the peer answers. It is always reported, as [`Completion::own`].
+    /// Posts a request of the queue pair's own, an RDMA Write of no bytes: its completion shows that the requests
+    /// before it are done and that the peer answers. It is always reported, as [`Completion::own`].
     ///
     /// # Errors
     /// [`QueueFull`]; nothing was written.
@@ -367,33 +366,34 @@ impl Qp {
         self.send.post_own()
     }
 
-    /// Whether the success of the last outstanding request will not be reported.
+    /// Returns true if the success of the last outstanding request will not be reported.
     #[must_use]
     pub fn ends_silently(&self) -> bool {
         self.send.ends_silently()
     }
 
-    /// The receives that are posted and not complete, oldest first. `None`: the ring is not as it was written.
+    /// Returns the receives that are posted and not complete, oldest first. `None`: the ring was changed since it was
+    /// written.
     #[must_use]
     pub fn posted_recvs(&self) -> Option<Vec<PostedRecv>> {
         self.recv.posted()
     }
 
-    /// Requests posted and not known complete.
+    /// Returns the number of requests posted and not known complete.
     #[must_use]
     #[inline]
     pub fn requests_outstanding(&self) -> u32 {
         self.send.outstanding()
     }
 
-    /// Receives posted here, not to a shared receive queue, and not complete.
+    /// Returns the number of receives posted here, not to a shared receive queue, and not complete.
     #[must_use]
     #[inline]
     pub fn recvs_outstanding(&self) -> u32 {
         self.recv.outstanding()
     }
 
-    /// What it has counted.
+    /// Returns its counters.
     #[must_use]
     pub fn counts(&self) -> QueuePairCounts {
         let ((requests, request_bytes), (recvs, received_bytes)) =
@@ -406,7 +406,7 @@ impl Qp {
         }
     }
 
-    /// Its number (24 bits), which the peer needs.
+    /// Returns its number (24 bits), which the peer needs.
     #[must_use]
     pub fn number(&self) -> u32 {
         self.qpn

@@ -1,17 +1,16 @@
 //! Receive queues: buffers for the peer's Sends.
 //!
-//! A receive queue is a ring of entries of one size, the *stride*: data units, ended by the
-//! stride's end or by a terminator (a data unit with a key nobody has). Entries are consumed in the
-//! order they were posted, one for each Send that arrives.
+//! A receive queue is a ring of entries of one size, the *stride*: data units, ended by the stride's end or by a
+//! terminator (a data unit with an invalid key). Entries are consumed in the order they were posted, one for each
+//! Send that arrives.
 //!
-//! Posting writes the entry and then the doorbell record; there is no register, because the device
-//! looks at the record when a packet needs a buffer.
+//! Posting writes the entry and then the doorbell record; there is no register, because the device reads the record
+//! when a packet needs a buffer.
 //!
-//! A receive completion always finishes the oldest entry, as in providers/mlx5/cq.c of rdma-core.
-//! A successful one must also name it: its counter is the number of entries consumed before, of which the bits
-//! that lie beyond the ring do not count, because no driver looks at them (rdma-core `cq.c` masks them off). A failed
-//! one (nearly always a flush) need not name it, because no data came with it and losing it would leave a
-//! posted buffer outstanding for ever.
+//! A receive completion always finishes the oldest entry, as in providers/mlx5/cq.c of rdma-core. A successful one
+//! must also name it: its counter is the number of entries consumed before. Its bits beyond the ring size are
+//! ignored, as in all drivers (rdma-core `cq.c` masks them off). A failed one (nearly always a flush) need not name
+//! it: no data came with it, and ignoring it would leave a posted buffer outstanding for ever.
 
 use driver::{Cyclic, DmaBuffer, DmaQueue, barrier};
 use rdma_types::{DataSegment, Detail, PostedRecv, QueueFull};
@@ -38,8 +37,8 @@ pub struct RecvSizes {
 }
 
 impl RecvSizes {
-    /// The ring for `max_recvs` receives of up to `max_segments` segments; `None` when an index would
-    /// not fit 16 bits or a stride 512 units.
+    /// Returns the sizes for `max_recvs` receives of up to `max_segments` segments; `None` when an index would not
+    /// fit 16 bits or a stride 512 units.
     #[must_use]
     pub fn new(max_recvs: u32, max_segments: u32) -> Option<Self> {
         let stride = max_segments
@@ -56,14 +55,14 @@ impl RecvSizes {
         })
     }
 
-    /// Bytes of the ring.
+    /// Returns the bytes of the ring.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.entries as usize * self.stride as usize
     }
 }
 
-/// What we remember of a receive.
+/// Data kept for a posted receive.
 #[derive(Clone, Copy, Debug, Default)]
 struct Shadow {
     cookie: u64,
@@ -75,31 +74,31 @@ struct Shadow {
 /// pair.
 #[repr(C)]
 pub struct RecvQueue {
-    /// The entry of a Send that arrived here.
+    /// Tail of the entry for a Send that arrived here.
     arrival: Tail,
-    /// The ring, by units; its word of the doorbell record; and the entries posted since creation, of which the device
-    /// knows the low 16 bits.
+    /// The ring, by units; its word of the doorbell record; and the number of entries posted since creation, of which
+    /// the device knows the low 16 bits.
     ring: DmaQueue<UNIT_BYTES>,
-    /// What is remembered of each entry of the ring; and the entries completed since creation.
+    /// Data kept for each entry of the ring; and the number of entries completed since creation.
     shadow: Cyclic<Shadow>,
     /// Units of an entry.
     units: u32,
     max_recvs: u32,
 
-    /// Receives done since creation, or forgotten.
+    /// Number of receives completed or forgotten since creation.
     done: u64,
     /// Bytes that arrived in them.
     bytes: u64,
-    /// Entries of the device that fit no receive.
+    /// Number of the device's entries that match no receive.
     distrusted: u64,
 }
 
-/// What a post and a completion touch of a receive queue.
+/// Bytes of a receive queue that a post and a completion touch.
 const HOT_BYTES: usize = core::mem::offset_of!(RecvQueue, done);
 static_assertions::const_assert_eq!(HOT_BYTES, 64);
 
 impl RecvQueue {
-    /// The receive queue of queue pair `qpn` at the start of `buffer`, whose doorbell record is `record`.
+    /// Makes the receive queue of queue pair `qpn` at the start of `buffer`, with the doorbell record `record`.
     ///
     /// # Panics
     /// When the ring does not fit the buffer.
@@ -125,7 +124,7 @@ impl RecvQueue {
         }
     }
 
-    /// Forgets everything outstanding and starts at 0 again, as the device does on 2RST.
+    /// Forgets all outstanding receives and starts at 0 again, as the device does on 2RST.
     pub fn reset(&mut self) {
         self.done = self.counted().0;
         self.ring.set_count(0);
@@ -133,38 +132,39 @@ impl RecvQueue {
         self.ring.store(0);
     }
 
-    /// Whether nothing has completed since it started at 0: what is posted lies where the device begins.
+    /// Returns true if nothing has completed since it started at 0, so that the posted receives lie where the device
+    /// begins.
     pub fn is_untouched(&self) -> bool {
         self.shadow.oldest == 0
     }
 
-    /// Tells the device of no entry, until [`RecvQueue::announce`]: a queue pair leaves RESET with a doorbell record of
-    /// 0, as `__mlx5_ib_modify_qp` of Linux leaves it.
+    /// Hides all entries from the device until [`RecvQueue::announce`]: a queue pair leaves RESET with a doorbell
+    /// record of 0, as `__mlx5_ib_modify_qp` of Linux leaves it.
     pub fn withhold(&self) {
         self.ring.store(0);
     }
 
-    /// Tells the device of all that is posted.
+    /// Writes the doorbell record for all posted entries.
     #[inline(always)]
     pub fn announce(&self) {
         barrier::dma_to_device(); // the entries before the record that announces them
         self.ring.store(self.ring.count() & 0xffff);
     }
 
-    /// Receives posted and not yet complete.
+    /// Returns the number of receives posted and not yet complete.
     #[inline]
     #[must_use]
     pub fn outstanding(&self) -> u32 {
         self.ring.count().wrapping_sub(self.shadow.oldest)
     }
 
-    /// Receives posted since creation, and bytes that arrived in them.
+    /// Returns the number of receives posted since creation, and the bytes that arrived in them.
     #[must_use]
     pub fn counted(&self) -> (u64, u64) {
         (self.done + u64::from(self.outstanding()), self.bytes)
     }
 
-    /// CQEs that fitted no outstanding receive, since creation.
+    /// Returns the number of CQEs since creation that matched no outstanding receive.
     #[must_use]
     pub fn distrusted(&self) -> u64 {
         self.distrusted
@@ -198,7 +198,7 @@ impl RecvQueue {
         Ok(())
     }
 
-    /// Posts a buffer of one segment. Without `TELL` the device is not told, until [`RecvQueue::announce`].
+    /// Posts a buffer of one segment. Without `TELL` the doorbell record is left to [`RecvQueue::announce`].
     ///
     /// # Errors
     /// [`QueueFull`] when `max_recvs` are outstanding.
@@ -213,7 +213,7 @@ impl RecvQueue {
             return Err(QueueFull);
         }
         let posted = self.ring.count();
-        // Entries and units of an entry are powers of two, so the ring's end needs no thought.
+        // Entries and units of an entry are powers of two, so an entry never runs over the ring's end.
         let first = posted.wrapping_mul(self.units);
         let data = wqe::data(segment.bytes, segment.lmr_context, segment.address);
         self.ring.block(first).write(&data);
@@ -231,7 +231,7 @@ impl RecvQueue {
         Ok(())
     }
 
-    /// Counts the entry that is now in the ring, and tells the device or leaves that for later.
+    /// Counts the entry that is now in the ring, and writes the doorbell record or leaves that for later.
     #[inline(always)]
     fn hand_over<const TELL: bool>(&mut self) {
         self.ring.set_count(self.ring.count().wrapping_add(1));
@@ -240,20 +240,20 @@ impl RecvQueue {
         }
     }
 
-    /// Whether the device names the oldest entry.
+    /// Returns whether the device's counter names the oldest entry.
     #[inline(always)]
     fn is_oldest(&self, counter: u16) -> bool {
         self.shadow.slot(u32::from(counter) ^ self.shadow.oldest) == 0
     }
 
-    /// Whether an entry with this tail says that a Send has arrived here.
+    /// Returns whether an entry with this tail reports a Send that arrived here.
     #[inline(always)]
     pub(super) const fn is_arrival(&self, entry: Tail) -> bool {
         entry.is_like(self.arrival)
     }
 
-    /// The common case of [`RecvQueue::complete`]: the oldest receive, and `counter` names it, got `bytes` bytes
-    /// that fit. Its cookie; `None`, and nothing has changed, if it is any other case.
+    /// The common case of [`RecvQueue::complete`]: completes the oldest receive if `counter` names it and it got
+    /// `bytes` bytes that fit. Returns its cookie, or `None` without a change in any other case.
     #[inline(always)]
     pub fn complete_plain(&mut self, counter: u16, bytes: u32) -> Option<u64> {
         let oldest = self.shadow.oldest;
@@ -268,7 +268,7 @@ impl RecvQueue {
         Some(cookie)
     }
 
-    /// Takes the device's word that the oldest receive is done.
+    /// Completes the oldest receive with the device's outcome.
     pub fn complete(&mut self, counter: u16, outcome: Outcome) -> Option<Completion> {
         let in_order = self.is_oldest(counter) || matches!(outcome, Outcome::Failed { .. });
         if self.outstanding() == 0 || !in_order {
@@ -281,7 +281,8 @@ impl RecvQueue {
         Some(completion)
     }
 
-    /// Takes the oldest outstanding receive as flushed: the device will say nothing of it any more.
+    /// Removes the oldest outstanding receive and returns it as flushed: the device will report nothing more about
+    /// it.
     pub fn take_oldest(&mut self) -> Option<Completion> {
         if self.outstanding() == 0 {
             return None;
@@ -294,7 +295,7 @@ impl RecvQueue {
         ))
     }
 
-    /// The oldest is done.
+    /// Removes the oldest entry.
     fn take(&mut self) -> Shadow {
         let shadow = *self.shadow.at(self.shadow.oldest);
         self.shadow.oldest = self.shadow.oldest.wrapping_add(1);
@@ -302,7 +303,8 @@ impl RecvQueue {
         shadow
     }
 
-    /// What is outstanding, oldest first. `None`: the ring is not as we wrote it, and the device must have done that.
+    /// Returns the outstanding receives, oldest first. `None`: the ring was changed since we wrote it, so the device
+    /// must have done that.
     pub fn posted(&self) -> Option<Vec<PostedRecv>> {
         (0..self.outstanding())
             .map(|ahead| self.posted_at(self.shadow.oldest.wrapping_add(ahead)))
@@ -337,25 +339,25 @@ impl RecvQueue {
     }
 }
 
-/// How the device says a receive ended.
+/// Outcome of a receive as the device reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Data arrived.
     Received {
-        /// Bytes of it.
+        /// Number of bytes.
         bytes: u32,
-        /// The peer marked it as solicited.
+        /// True if the peer marked it as solicited.
         solicited: bool,
-        /// What came along.
+        /// Data that came with the message.
         detail: Detail,
     },
-    /// The peer has written elsewhere, and used it up to say so.
+    /// The peer's RDMA Write with immediate data went to other memory and consumed the receive.
     Written {
         /// Bytes that were written.
         bytes: u32,
-        /// The peer marked it as solicited.
+        /// True if the peer marked it as solicited.
         solicited: bool,
-        /// What came along.
+        /// The immediate data.
         immediate: u32,
     },
     /// It failed.
@@ -366,7 +368,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// The completion of a receive whose buffer holds `room` bytes.
+    /// Returns the completion of a receive whose buffer holds `room` bytes.
     #[inline]
     #[must_use]
     pub fn completion(self, cookie: u64, room: u32, unsignalled: bool) -> Completion {
@@ -376,7 +378,7 @@ impl Outcome {
                 solicited,
                 detail,
             } if bytes <= room => (Status::Success, bytes, solicited, detail),
-            // More bytes than there was room for cannot have been received, whatever the entry says.
+            // More bytes than fit cannot have been received, whatever the entry says.
             Self::Received { solicited, .. } => (
                 Status::LocalLength,
                 0,

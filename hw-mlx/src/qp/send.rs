@@ -4,31 +4,28 @@
 //! up to `producer_index` belong to the device until a CQE names them; the others are ours to
 //! write. Indices count blocks since creation, wrap at 2^16 and are masked only on access.
 //!
-//! Callers count requests and not blocks, and are promised exactly `max_requests` of them. The ring is
-//! therefore made so large that this many WQEs of the largest size fit, and the only question a post
-//! asks is how many requests are outstanding. Whatever the sizes of the WQEs, the ring is never full
-//! before the count is.
+//! Callers count requests, not blocks, and are promised exactly `max_requests` of them. The ring is therefore large
+//! enough for this many WQEs of the largest size, and a post only checks how many requests are outstanding. Whatever
+//! the sizes of the WQEs, the ring is never full before the count is.
 //!
-//! Beside the ring stands a *shadow*, in the order of the requests: what the completion of each must say
-//! (cookie, bytes, how it is reported), and what the entry that completes it looks like. The device works in
-//! order, so the entry that comes next is the oldest request's, or that of the first behind it that is
-//! reported; those before are then done too. An entry that names no outstanding request is noticed: the
-//! device lies. A WQE is named by the block it begins at, and the bits of that number that lie beyond the ring
-//! say nothing new: drivers mask them off (rdma-core `cq.c`), and a device need not give them.
+//! Beside the ring there is a *shadow*, in the order of the requests. For each it holds the data for its completion
+//! (cookie, bytes, how it is reported), and the tail of the entry that completes it. The device works in order, so
+//! the next entry completes the oldest request, or the first later one that is reported; the requests before that are
+//! then done too. An entry that names no outstanding request is counted: the device is in error. A WQE is named by
+//! the block it begins at. The bits of that number beyond the ring size carry no information: drivers mask them off
+//! (rdma-core `cq.c`), and a device need not give them.
 //!
-//! A request whose success is not reported (suppressed) asks for a CQE on error only. If nothing
-//! else did, a queue driven with suppressed requests alone would fill and never learn that it is
-//! empty: every `reclaim_every`-th request in a row asks for a CQE after all, which
-//! [`SendQueue::complete`] hides. An error is reported whether or not success would have been.
+//! A request whose success is not reported (suppressed) asks for a CQE on error only. A queue driven with suppressed
+//! requests alone would fill and never learn that it is empty. So every `reclaim_every`-th request in a row asks for
+//! a CQE after all, which [`SendQueue::complete`] hides. An error is always reported.
 //!
-//! Posting has three steps, and their order is the whole point (PRM, chapter "Work Queues"): write
-//! the WQE, write the doorbell record, write the doorbell register. See [`SendQueue::ring`].
+//! Posting has three steps, whose order is essential (PRM, chapter "Work Queues"): write the WQE, write the doorbell
+//! record, write the doorbell register. See [`SendQueue::ring`].
 //!
-//! A bind of a memory window changes a key, and the device may start the WQE behind it before the key has changed,
-//! unless that one carries a fence. So that other posts need not ask whether they follow a bind, a bind makes the
-//! queue look full: the next post finds that out where a full queue is refused, and goes with the fence
-//! ([`SendQueue::let_go`]). The success of a bind is always reported, so that whoever keeps account of windows
-//! learns of it.
+//! A bind of a memory window changes a key, and the device may start the next WQE before the key has changed, unless
+//! that WQE carries a fence. To keep this check out of other posts, a bind makes the queue look full: the next post
+//! finds that out where a full queue is refused, and is posted with the fence ([`SendQueue::let_go`]). The success of
+//! a bind is always reported, for the owner of the windows.
 //!
 //! No BlueFlame: VFIO maps BARs uncached, where its 64-byte copy is eight bus writes, not one. No
 //! WQE signatures.
@@ -48,8 +45,8 @@ use mlx_prm::WqeOpcode;
 
 /// Offset in the doorbell record of the send counter.
 const SEND_COUNTER: usize = 4;
-/// Smallest ring, in blocks: no driver makes one that is smaller (the largest WQE of rdma-core's
-/// `mlx5_calc_send_wqe` and of Linux' `calc_send_wqe` has at least 192 bytes, which rounds up to four blocks).
+/// Smallest ring, in blocks: no driver makes a smaller one (the largest WQE of rdma-core's `mlx5_calc_send_wqe` and
+/// of Linux' `calc_send_wqe` has at least 192 bytes, which rounds up to four blocks).
 const MIN_RING_BLOCKS: u32 = 4;
 
 /// Sizes of a send queue.
@@ -64,8 +61,8 @@ pub struct SendSizes {
 }
 
 impl SendSizes {
-    /// The ring for `max_requests` requests with up to so many local segments; `None` when a WQE
-    /// would be larger than `ds` can say or the ring larger than its 16-bit indices can.
+    /// Returns the sizes for `max_requests` requests with up to the given numbers of local segments; `None` when a
+    /// WQE would be larger than `ds` can express or the ring larger than its 16-bit indices can.
     #[must_use]
     pub fn new(
         max_requests: u32,
@@ -73,7 +70,7 @@ impl SendSizes {
         max_read_segments: u32,
     ) -> Option<Self> {
         let segments = max_request_segments.max(max_read_segments).max(1);
-        // Control and remote address before the data; a Send has one unit less.
+        // Control and remote address come before the data; a Send has one unit less.
         let units = segments
             .checked_add(2)
             .filter(|&units| units as usize <= wqe::MAX_UNITS)?;
@@ -90,7 +87,7 @@ impl SendSizes {
         })
     }
 
-    /// A ring with room for every request to be a bind of a memory window.
+    /// Returns the sizes of a ring in which every request may be a bind of a memory window.
     #[must_use]
     pub fn with_binds(self) -> Option<Self> {
         let wqe_blocks = self.wqe_blocks.max(window::BLOCKS.into());
@@ -107,42 +104,42 @@ impl SendSizes {
         })
     }
 
-    /// Bytes of the ring.
+    /// Returns the bytes of the ring.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.ring_blocks as usize * BLOCK_BYTES
     }
 }
 
-/// What we remember of a request.
+/// Data kept for a posted request.
 #[derive(Clone, Copy, Debug)]
 struct Shadow {
     cookie: u64,
-    /// The entry that says that it is done. One that no device writes, but for the block, if that is not to be
-    /// reported, or not as an ordinary request's success is.
+    /// Tail of the entry that completes it. If the completion is not reported, or differs from an ordinary request's
+    /// success, a tail that matches no entry, except for the block.
     reported: Tail,
-    /// Bytes in 31:0, and how it completes above.
+    /// Bytes in 31:0, and flags of the completion above.
     what: u64,
 }
 
-/// Handed back with the completion.
+/// Flag: the `unsignalled` choice made at the post.
 const UNSIGNALLED: u64 = 1 << 32;
-/// Its success is not reported.
+/// Flag: its success is not reported.
 const SUPPRESSED: u64 = 2 << 32;
-/// A bind is reported, but never as an ordinary request's success is.
+/// Flag: a bind, which is reported, but never as an ordinary request's success.
 const BIND: u64 = 4 << 32;
-/// Nobody asked for it; likewise.
+/// Flag: a request of the library's own, reported likewise.
 const OWN: u64 = 8 << 32;
 
 impl Shadow {
-    /// Of no request.
+    /// Value for an unused entry.
     const NONE: Self = Self {
         cookie: 0,
         reported: Tail::NONE,
         what: SUPPRESSED,
     };
 
-    /// Index of its first block, as the device will say it.
+    /// Index of its first block, as the device reports it.
     const fn index(&self) -> u16 {
         self.reported.index()
     }
@@ -170,58 +167,58 @@ impl Shadow {
     }
 }
 
-/// Beginnings of control segments ([`wqe::head`]).
+/// Precomputed beginnings of control segments ([`wqe::head`]).
 #[derive(Clone, Copy, Debug)]
 struct Heads {
     send: u64,
     rdma_write: u64,
 }
 
-/// In what the beginning of an RDMA Read's control segment differs from that of an RDMA Write.
+/// Bits in which the beginning of an RDMA Read's control segment differs from that of an RDMA Write.
 const READ_NOT_WRITE: u64 =
     wqe::head(WqeOpcode::RDMA_WRITE, 0) ^ wqe::head(WqeOpcode::RDMA_READ, 0);
 
 /// A send queue, at the beginning of its queue pair. The order of the fields is that of use, by cache lines.
 #[repr(C)]
 pub struct SendQueue {
-    // What a completion looks at, and a post.
-    /// One for each request that may be outstanding, found by its running number; and the requests known complete since
-    /// creation.
+    // Fields that a completion and a post use.
+    /// An entry for each request that may be outstanding, indexed by running number; and the number of requests known
+    /// complete since creation.
     shadow: Cyclic<Shadow>,
-    /// Requests posted since creation. The lower half is their running number.
+    /// Number of requests posted since creation. The lower half is the running number.
     posted: u64,
     /// The queue pair's part of its entries' tails ([`Tail::of_queue`]).
     queue_tail: u64,
     /// The ring, and its word of the doorbell record.
     ring: DmaQueue<BLOCK_BYTES>,
 
-    // What only a post looks at.
+    // Fields that only a post uses.
     doorbell: SendDoorbell,
     /// Beginnings of the WQEs of Sends and RDMA Writes with one segment.
     heads: Heads,
-    /// Suppressed requests since the last one that asked for a CQE.
+    /// Number of suppressed requests since the last one that asked for a CQE.
     unreported: u32,
-    /// After so many requests in a row without a CQE, one asks for it.
+    /// Number of requests in a row without a CQE after which one asks for it.
     reclaim_every: u32,
-    /// `limit`, or 0 behind a bind.
+    /// Equal to `limit`, or 0 after a bind.
     max_requests: u32,
-    /// Blocks posted since creation.
+    /// Number of blocks posted since creation.
     producer_index: u16,
     /// Blocks of the ring minus one.
     block_mask: u16,
     /// Bytes of all requests posted since creation.
     bytes: u64,
 
-    // What few posts look at.
+    // Fields that few posts use.
     /// Requests that may be outstanding.
     limit: u32,
     /// Queue pair number in bits 31:8.
     qpn_shifted: u32,
     /// Units a WQE may have.
     max_units: usize,
-    /// What the doorbell of the last request says that was posted without one.
+    /// Doorbell value of the last request that was posted without a doorbell.
     unrung: u64,
-    /// Entries of the device that fit no request.
+    /// Number of the device's entries that match no request.
     distrusted: u64,
 }
 
@@ -229,7 +226,7 @@ static_assertions::const_assert_eq!(core::mem::offset_of!(SendQueue, doorbell), 
 static_assertions::const_assert!(core::mem::offset_of!(SendQueue, limit) <= 128);
 
 impl SendQueue {
-    /// A send queue in `buffer` from byte `base` on, whose doorbell record is `record`.
+    /// Makes a send queue in `buffer` from byte `base` on, with the doorbell record `record`.
     ///
     /// # Panics
     /// When the ring does not fit the buffer.
@@ -272,7 +269,7 @@ impl SendQueue {
         }
     }
 
-    /// Forgets everything outstanding and starts at index 0 again, as the device does on 2RST.
+    /// Forgets all outstanding requests and starts at index 0 again, as the device does on 2RST.
     pub fn reset(&mut self) {
         self.producer_index = 0;
         self.max_requests = self.limit;
@@ -282,26 +279,26 @@ impl SendQueue {
         self.ring.store(0);
     }
 
-    /// Tells the device of no request, as [`RecvQueue::withhold`](super::recv::RecvQueue::withhold).
+    /// Hides all requests from the device, as [`RecvQueue::withhold`](super::recv::RecvQueue::withhold).
     pub fn withhold(&self) {
         self.ring.store(0);
     }
 
-    /// Requests posted and not yet known complete.
+    /// Returns the number of requests posted and not yet known complete.
     #[inline]
     #[must_use]
     pub fn outstanding(&self) -> u32 {
         self.next().wrapping_sub(self.shadow.oldest)
     }
 
-    /// Running number of the next request.
+    /// Returns the running number of the next request.
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
     const fn next(&self) -> u32 {
         self.posted as u32
     }
 
-    /// Requests posted since creation, and their bytes.
+    /// Returns the number of requests posted since creation, and their bytes.
     #[must_use]
     pub const fn posted(&self) -> (u64, u64) {
         (self.posted, self.bytes)
@@ -312,13 +309,13 @@ impl SendQueue {
         self.outstanding() >= self.max_requests
     }
 
-    /// Whether the last request asked for no CQE.
+    /// Returns whether the last request asked for no CQE.
     #[must_use]
     pub const fn ends_silently(&self) -> bool {
         self.unreported != 0
     }
 
-    /// CQEs that named no outstanding request, since creation.
+    /// Returns the number of CQEs since creation that named no outstanding request.
     #[must_use]
     pub fn distrusted(&self) -> u64 {
         self.distrusted
@@ -340,7 +337,7 @@ impl SendQueue {
     ///
     /// # Panics
     /// When there are more segments than the queue was made for.
-    // Always inlined: the caller knows the operation, and the branches on it vanish.
+    // Always inlined: the operation is a constant at the call, so the branches on it vanish.
     #[inline(always)]
     pub fn post<I>(
         &mut self,
@@ -355,8 +352,8 @@ impl SendQueue {
         if self.is_full() {
             return self.post_when_full(op, segments, cookie, flags);
         }
-        // Nearly all requests have one segment. Then the WQE is less than a block, known to the last bit
-        // before anything is stored, and goes out in one piece.
+        // Nearly all requests have one segment. Then the WQE is less than a block, is complete in registers before it
+        // is stored, and is written in one piece.
         let (Some(first), second) = (segments.next(), segments.next()) else {
             self.post_list(op, segments, cookie, flags);
             return Ok(());
@@ -375,11 +372,11 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Posts a request of one segment, unless the queue looks full. Without `RING` the device is not told, until
-    /// [`SendQueue::ring_last`] or the next post that rings.
+    /// Posts a request of one segment, unless the queue looks full. Without `RING` the doorbell is left to
+    /// [`SendQueue::ring_last`] or to the next post that rings.
     ///
     /// # Errors
-    /// [`QueueFull`]; nothing was written. [`SendQueue::post`] may have room.
+    /// [`QueueFull`]; nothing was written. [`SendQueue::post`] may still have room.
     #[inline(always)]
     pub fn post_one<const RING: bool>(
         &mut self,
@@ -400,12 +397,12 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Tells the device of what [`SendQueue::post_one`] left it to.
+    /// Rings the doorbell that [`SendQueue::post_one`] left out.
     pub fn ring_last(&mut self) {
         self.ring(self.unrung);
     }
 
-    /// Writes a request of one segment into a queue that is not full, and counts it. What its doorbell says.
+    /// Writes a request of one segment into a queue that is not full, and counts it. Returns its doorbell value.
     #[inline(always)]
     fn write_first(
         &mut self,
@@ -419,7 +416,7 @@ impl SendQueue {
             RequestOp::Send => self.heads.send,
             RequestOp::RdmaWrite { .. } => self.heads.rdma_write,
             RequestOp::RdmaRead { .. } => self.heads.rdma_write ^ READ_NOT_WRITE,
-            // Not so frequent that theirs were kept.
+            // These are too rare for precomputed beginnings.
             RequestOp::SendImmediate(_)
             | RequestOp::SendInvalidate { .. }
             | RequestOp::RdmaWriteImmediate { .. }
@@ -444,7 +441,7 @@ impl SendQueue {
         control.doorbell()
     }
 
-    /// Posts a request of none or several segments to a queue that is not full.
+    /// Posts a request with zero or several segments to a queue that is not full.
     #[inline(never)]
     fn post_list<I>(&mut self, op: RequestOp, segments: I, cookie: u64, flags: RequestFlags)
     where
@@ -470,8 +467,8 @@ impl SendQueue {
         self.commit(op, units, bytes, cookie, flags);
     }
 
-    /// Posts a datagram: the queue is one of a datagram queue pair, made for WQEs with room for an
-    /// address vector.
+    /// Posts a datagram. The queue must belong to a datagram queue pair, made for WQEs with room for an address
+    /// vector.
     ///
     /// # Errors
     /// [`QueueFull`] when `max_requests` are outstanding; nothing was written.
@@ -510,8 +507,8 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Posts an Ethernet frame: the queue is one of an Ethernet port. `inline` are its first bytes, `rest` the others,
-    /// if there are.
+    /// Posts an Ethernet frame. The queue must belong to an Ethernet port. `inline` are the frame's first bytes,
+    /// `rest` the others, if there are any.
     ///
     /// # Errors
     /// [`QueueFull`] when `max_requests` are outstanding; nothing was written.
@@ -528,7 +525,7 @@ impl SendQueue {
         const HEAD: usize = 2;
         let (beside, units) = wqe::ethernet(inline);
         let all = HEAD + units.len() + usize::from(rest.is_some());
-        // PANIC: our own callers only.
+        // PANIC: only our own code calls this.
         assert!(
             all <= self.max_units,
             "a frame's WQE of {all} units where {} fit",
@@ -552,7 +549,7 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Posts the bind of a window and what keeps later requests behind it. Returns the window's new key.
+    /// Posts the bind of a window, and has later requests wait for it. Returns the window's new key.
     ///
     /// # Errors
     /// [`QueueFull`] when `max_requests` are outstanding; nothing was written.
@@ -607,7 +604,7 @@ impl SendQueue {
         Ok(window.key())
     }
 
-    /// Posts an RDMA Write of no bytes that no consumer asked for, and whose completion says so.
+    /// Posts an RDMA Write of no bytes for the library itself; its completion is marked as such.
     ///
     /// # Errors
     /// [`QueueFull`]; nothing was written.
@@ -624,8 +621,8 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Whether a queue that looks full does so only because its last request was a bind. From now on it does not, and
-    /// its next request must carry a fence.
+    /// Returns whether a queue that looks full does so only because its last request was a bind. If so, the mark is
+    /// cleared, and the next request must carry a fence.
     #[cold]
     fn let_go(&mut self) -> bool {
         let held = self.max_requests != self.limit && self.outstanding() < self.limit;
@@ -656,20 +653,20 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Largest number of bytes [`SendQueue::post_inline`] takes for an operation.
+    /// Returns the largest number of bytes that [`SendQueue::post_inline`] takes for an operation.
     #[must_use]
     pub const fn inline_limit(&self, op: RequestOp) -> usize {
         wqe::inline_limit(self.max_units, head_units(op))
     }
 
-    /// Posts a request whose data is copied into the WQE, which needs no local key and whose
-    /// memory is free again on return. RDMA Read and atomic operations have no such form: their segments say where to.
+    /// Posts a request whose data is copied into the WQE. It needs no local key, and the caller may reuse the memory
+    /// on return. RDMA Read and atomic operations have no such form: their segments are destinations.
     ///
     /// # Errors
     /// [`InlineError`]; nothing was written.
     ///
     /// # Panics
-    /// When asked for one of these.
+    /// When asked for an RDMA Read or an atomic operation.
     #[inline]
     pub fn post_inline(
         &mut self,
@@ -678,7 +675,7 @@ impl SendQueue {
         cookie: u64,
         flags: RequestFlags,
     ) -> Result<(), InlineError> {
-        // PANIC: our own callers only.
+        // PANIC: only our own code calls this.
         assert!(
             !matches!(
                 op,
@@ -708,12 +705,12 @@ impl SendQueue {
         };
         let mut units = head_units(op);
         if !data.is_empty() {
-            // The header and the first twelve bytes share a unit; the rest follows in whole units, so
-            // that the end of the ring falls between two of them.
+            // The header and the first twelve bytes share a unit; the rest follows in whole units, so that the end of
+            // the ring falls between two of them.
             const BESIDE: usize = UNIT_BYTES - 4;
             let mut unit = [0; UNIT_BYTES];
             unit[..4].copy_from_slice(&wqe::inline_header(bytes).to_be_bytes());
-            // A length the compiler knows is no call of memcpy(3).
+            // With a length known at compile time there is no call of memcpy(3).
             let rest = match data.split_first_chunk::<BESIDE>() {
                 Some((first, rest)) => {
                     unit[4..].copy_from_slice(first);
@@ -740,7 +737,7 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Completes the WQE whose data units are written.
+    /// Completes a WQE whose data units are written.
     #[inline(always)]
     fn commit(
         &mut self,
@@ -770,7 +767,7 @@ impl SendQueue {
         self.ring(control.doorbell());
     }
 
-    /// Whether the next request asks for a CQE on success.
+    /// Returns whether the next request asks for a CQE on success.
     #[inline(always)]
     fn reports(&mut self, flags: RequestFlags) -> bool {
         self.unreported += 1;
@@ -797,11 +794,11 @@ impl SendQueue {
         self.bytes = self.bytes.wrapping_add(u64::from(bytes));
     }
 
-    /// Hands everything up to `producer_index` to the device. The one place that rings a send
-    /// doorbell of a reliable queue pair, because the order is the whole point.
+    /// Hands everything up to `producer_index` to the device. The one place that rings a send doorbell of a reliable
+    /// queue pair, because the order of the steps is essential.
     ///
-    /// The device may act on the record alone (it looks at it again whenever it is at work on the
-    /// queue); the register only makes sure that it looks.
+    /// The device may act on the record alone (it reads it again while it works on the queue); the register only
+    /// ensures that it does.
     #[inline(always)]
     pub fn ring(&mut self, control: u64) {
         barrier::dma_to_device(); // WQEs before the record that announces them
@@ -811,26 +808,26 @@ impl SendQueue {
         barrier::flush_write_combining(); // out of the store buffer now, not eventually
     }
 
-    /// What is remembered of the request with this running number.
+    /// Returns the data kept for the request with this running number.
     #[inline]
     fn shadow(&self, number: u32) -> &Shadow {
         self.shadow.at(number)
     }
 
-    /// Running number of the oldest outstanding request for which `is_it` says true.
+    /// Returns the running number of the oldest outstanding request for which `is_it` returns true.
     fn find(&self, is_it: impl Fn(&Shadow) -> bool) -> Option<u32> {
         (0..self.outstanding())
             .map(|ahead| self.shadow.oldest.wrapping_add(ahead))
             .find(|&number| is_it(self.shadow(number)))
     }
 
-    /// The common case of [`SendQueue::complete`]: the entry says that the oldest request has succeeded and that is to
-    /// be reported. Its cookie and bytes; `None`, and nothing has changed, if it is any other case.
+    /// The common case of [`SendQueue::complete`]: completes the oldest request if the entry reports its success and
+    /// that is to be reported. Returns its cookie and bytes, or `None` without a change in any other case.
     #[inline(always)]
     pub fn complete_plain(&mut self, entry: Tail) -> Option<(u64, u32)> {
         let oldest = self.shadow.oldest;
         let shadow = self.shadow.at_mut(oldest);
-        // Where no request is outstanding nothing matches: there is none, or it was forgotten.
+        // With no request outstanding nothing matches: the shadow is unused or forgotten.
         if !entry.is(shadow.reported) {
             return None;
         }
@@ -840,14 +837,14 @@ impl SendQueue {
         Some(done)
     }
 
-    /// The success of a request that has suppressed ones before it, which are done, too.
+    /// Completes a request that has suppressed ones before it, which are completed too.
     pub fn complete_behind_suppressed(&mut self, entry: Tail) -> Option<(u64, u32)> {
         let number = self.find(|shadow| entry.is(shadow.reported))?;
         let shadow = self.forget_until(number);
         Some((shadow.cookie, shadow.bytes()))
     }
 
-    /// Requests up to this one are done, and no entry matches them any more. What was remembered of the last.
+    /// Forgets the requests up to this one: no entry matches them any more. Returns the data kept for the last.
     fn forget_until(&mut self, number: u32) -> Shadow {
         let shadow = *self.shadow.at(number);
         let last = number.wrapping_add(1);
@@ -858,9 +855,9 @@ impl SendQueue {
         shadow
     }
 
-    /// Takes the device's word that the WQE at block `index` and all before it are done, the last one
-    /// with `failure` (syndrome and vendor syndrome) if there is one. Returns that WQE's completion
-    /// unless its success is not to be reported; earlier ones asked not to be.
+    /// Completes the WQE at block `index` and all before it, as the device reports, the last one with `failure`
+    /// (syndrome and vendor syndrome) if there is one. Returns that WQE's completion unless its success is not to be
+    /// reported; the earlier ones are suppressed.
     pub fn complete(&mut self, index: u16, failure: Option<(u8, u8)>) -> Option<Completion> {
         let here = |shadow: &Shadow| (shadow.index() ^ index) & self.block_mask == 0;
         let Some(number) = self.find(here) else {
@@ -886,7 +883,8 @@ impl SendQueue {
         })
     }
 
-    /// Takes the oldest outstanding request as flushed: the device will say nothing of it any more.
+    /// Removes the oldest outstanding request and returns it as flushed: the device will report nothing more about
+    /// it.
     pub fn take_oldest(&mut self) -> Option<Completion> {
         if self.outstanding() == 0 {
             return None;
@@ -907,7 +905,7 @@ impl SendQueue {
     }
 }
 
-/// The flags of a control segment.
+/// Returns the flags of a control segment.
 #[inline(always)]
 fn control_bits(report: bool, flags: RequestFlags) -> u8 {
     (u8::from(flags.solicited) * wqe::flag::SOLICITED)
@@ -915,11 +913,11 @@ fn control_bits(report: bool, flags: RequestFlags) -> u8 {
         | (u8::from(flags.fence) * wqe::flag::FENCE)
 }
 
-/// The last bytes of `data`, at most a unit of them, and zeros behind.
+/// Returns the last bytes of `data`, at most a unit of them, followed by zeros.
 #[inline(always)]
 fn end_of(data: &[u8], bytes: usize) -> [u8; UNIT_BYTES] {
     match data.last_chunk::<UNIT_BYTES>() {
-        // Read with what is before them and moved up: no call of memcpy(3).
+        // Read together with the bytes before them and shifted: no call of memcpy(3).
         Some(&end) => (u128::from_be_bytes(end) << (8 * (UNIT_BYTES - bytes))).to_be_bytes(),
         None => {
             let mut unit = [0; UNIT_BYTES];

@@ -1,5 +1,5 @@
-//! What port and vport are now, for people who look: the link, who switched it off, both MTUs, what the e-switch was
-//! told.
+//! State of port and vport, for diagnostics: the link, the administrative state, both MTUs, the addresses announced
+//! to the e-switch.
 
 use super::{LOCAL_PORT, READ, VPORT_UP, access, ip_mtu, mac_of, query, read_list};
 use crate::caps::Caps;
@@ -11,41 +11,41 @@ use mlx_prm::{MacAddress, Pmtu, QueryVportStateIn, RegisterId, VlanEntry};
 const LIST_MULTICAST: u32 = 1;
 const LIST_VLAN: u32 = 2;
 
-/// Who decides whether a vport is up (PRM "QUERY_VPORT_STATE").
+/// Administrative state of a vport (PRM "QUERY_VPORT_STATE").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VportAdmin {
     /// Its owner switched it off.
     Down,
-    /// It is up, whatever the port is.
+    /// It is up, whatever the port's state.
     Up,
-    /// It is what the port is.
+    /// It follows the port's state.
     Follows,
     /// A code we do not know.
     Other(u32),
 }
 
-/// Port and vport at a moment.
+/// State of port and vport at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VportState {
-    /// Frames can pass now.
+    /// True if frames can pass now.
     pub is_up: bool,
-    /// What the vport's owner wants.
+    /// State set by the vport's owner.
     pub admin: VportAdmin,
     /// The vport's MTU in bytes, as the hardware counts ([`FRAME_BYTES`](super::FRAME_BYTES) more than IP); `None` if
-    /// it does not say.
+    /// it is not reported.
     pub vport_mtu: Option<u32>,
-    /// The port's, and the largest it could have; `None` if the function may not see the port.
+    /// The port's MTU, and the largest it could have; `None` if the function may not see the port.
     pub port_mtu: Option<(u32, u32)>,
-    /// MACs that the vport announces; none if the device does not say, as of the other lists.
+    /// MACs that the vport announces; empty if the device does not report them, like the other lists.
     pub unicast: Vec<[u8; 6]>,
-    /// Multicast MACs it wants to hear.
+    /// Multicast MACs that the vport receives.
     pub multicast: Vec<[u8; 6]>,
-    /// VLANs it takes part in.
+    /// VLANs of the vport.
     pub vlans: Vec<u16>,
 }
 
 impl VportState {
-    /// The MTU as IP counts it: the smaller of vport and port. `None` if neither says.
+    /// Returns the MTU as IP counts it: the smaller of vport and port. `None` if neither is reported.
     #[must_use]
     pub fn ip_mtu(&self) -> Option<u32> {
         let port = self.port_mtu.map(|(now, _)| now);
@@ -87,7 +87,7 @@ pub(crate) fn look(control: &mut impl Commands, caps: &Caps) -> Result<VportStat
     })
 }
 
-/// A list; none of a device that does not say.
+/// Returns a list; empty for a device that does not report it.
 fn said<T>(list: Result<Vec<T>, CmdError>) -> Result<Vec<T>, CmdError> {
     match list {
         Err(error) if error.status().is_some() => {

@@ -1,9 +1,9 @@
 //! The port's administrative state (PRM "Ports Administrative and Operational Status", register PAOS).
 //!
-//! It is the card's, and stays when a driver goes: the kernel's own switches a port off with its interface (Linux
-//! `en_main.c` `mlx5e_close`, `mlx5e_modify_admin_state`), so a function that is taken over from it finds a port
-//! without light. A physical function switches it on, and at its end off again if it found it so. The ports of
-//! virtual functions follow; what they write there is taken without effect.
+//! The state belongs to the card, and stays when a driver ends: the kernel's driver switches a port off with its
+//! interface (Linux `en_main.c` `mlx5e_close`, `mlx5e_modify_admin_state`), so a function that is taken over from it
+//! may find its port off. A physical function switches it on, and at its end off again if it found it so. The ports
+//! of virtual functions follow; their writes are accepted without effect.
 
 use super::register::{LOCAL_PORT, READ, WRITE, access};
 use crate::control::Commands;
@@ -13,7 +13,7 @@ use mlx_prm::{Paos, RegisterId};
 const UP: u32 = 1;
 const DOWN: u32 = 2;
 
-/// Switches the port on; true if that changed anything.
+/// Switches the port on; returns true if that changed anything.
 pub(crate) fn switch_on(control: &mut impl Commands) -> Result<bool, CmdError> {
     let mut register = Paos::new();
     register.set_local_port(LOCAL_PORT);
@@ -34,12 +34,12 @@ pub(crate) fn switch_on(control: &mut impl Commands) -> Result<bool, CmdError> {
     Ok(taken)
 }
 
-/// Leaves it as [`switch_on`] found it.
+/// Restores the state that [`switch_on`] found.
 pub(crate) fn switch_off(control: &mut impl Commands) -> Result<(), CmdError> {
     set(control, DOWN).map(|_| ())
 }
 
-/// False if the firmware refuses.
+/// Sets the state; returns false if the firmware refuses.
 fn set(control: &mut impl Commands, status: u32) -> Result<bool, CmdError> {
     let mut register = Paos::new();
     register

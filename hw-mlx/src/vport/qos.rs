@@ -1,5 +1,5 @@
-//! What the port does with priorities and about congestion, for people who look. All of it is the physical function's
-//! to set; what a function is not told is `None`, and no failure.
+//! The port's settings for priorities and congestion, for diagnostics. Only the physical function may set them;
+//! settings that a function may not read are `None`, which is no error.
 
 use super::{LOCAL_PORT, READ, access};
 use crate::caps::Caps;
@@ -13,17 +13,17 @@ use mlx_prm::{
 /// Priorities of an Ethernet port.
 const PRIORITIES: u32 = 8;
 
-/// What the port does with priorities and about congestion. `None`: this function is not told.
+/// The port's settings for priorities and congestion. `None`: this function may not read them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PortQos {
-    /// How the port is kept from losing frames (register PFCC).
+    /// Flow control that keeps the port from losing frames (register PFCC).
     pub flow_control: Option<FlowControl>,
-    /// By which bits of a frame the port goes (register QPTS).
+    /// Field of a frame from which the port takes its priority (register QPTS).
     pub trust: Option<TrustState>,
-    /// The priority of each code point, if the port goes by them (register QPDPM).
+    /// The priority of each code point, if the port uses them (register QPDPM).
     pub dscp_priorities: Option<[u8; DSCPS]>,
-    /// What the device does about congestion (QUERY_CONG_STATUS, QUERY_CONG_PARAMS).
+    /// The device's congestion control (QUERY_CONG_STATUS, QUERY_CONG_PARAMS).
     pub congestion: Option<CongestionControl>,
 }
 
@@ -31,13 +31,13 @@ pub struct PortQos {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FlowControl {
-    /// The port sends pause frames for all its traffic.
+    /// True if the port sends pause frames for all its traffic.
     pub pause_sent: bool,
-    /// And obeys them.
+    /// True if the port obeys pause frames for all its traffic.
     pub pause_obeyed: bool,
-    /// Priorities for which it sends them, a bit each.
+    /// Priorities for which it sends pause frames, a bit each.
     pub priorities_sent: u8,
-    /// And obeys them.
+    /// Priorities for which it obeys pause frames, a bit each.
     pub priorities_obeyed: u8,
 }
 
@@ -45,13 +45,13 @@ pub struct FlowControl {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CongestionControl {
-    /// Priorities in which a sender slows down when it is told of congestion, a bit each.
+    /// Priorities in which a sender slows down on a congestion notification, a bit each.
     pub reacts: u8,
-    /// Priorities in which the sender of a marked packet is told, a bit each.
+    /// Priorities in which the sender of a marked packet is notified, a bit each.
     pub notifies: u8,
-    /// Code point of the packets that tell it; `None`: not told.
+    /// Code point of the notification packets; `None`: not reported.
     pub cnp_dscp: Option<u8>,
-    /// Their priority of IEEE 802.1Q.
+    /// IEEE 802.1Q priority of the notification packets.
     pub cnp_priority: Option<u8>,
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn look(control: &mut impl Commands, caps: &Caps) -> Result<PortQos, 
     })
 }
 
-/// Eight bits of a field that has no more.
+/// Returns the eight bits of a field that has no more.
 fn bits(field: u32) -> u8 {
     field.to_be_bytes()[3]
 }
@@ -108,7 +108,7 @@ fn congestion(
     }))
 }
 
-/// Priorities in which the device does this part.
+/// Returns the priorities in which the device has this role.
 fn priorities(control: &mut impl Commands, protocol: CongProtocol) -> Result<Option<u8>, CmdError> {
     let mut enabled = 0;
     for priority in 0..PRIORITIES {
@@ -122,7 +122,7 @@ fn priorities(control: &mut impl Commands, protocol: CongProtocol) -> Result<Opt
     Ok(Some(enabled))
 }
 
-/// The answer to a question; `None` if the function may not ask it.
+/// Returns the answer to a query; `None` if the function may not send it.
 fn told<C: Command>(control: &mut impl Commands, ask: &C) -> Result<Option<C::Out>, CmdError> {
     match control.exec(ask) {
         Ok(told) => Ok(Some(told)),

@@ -4,7 +4,7 @@ use crate::control::Commands;
 use crate::error::CmdError;
 use mlx_prm::{AccessRegIn, CmdStatus, Layout, RegisterId};
 
-/// The port, as its registers name it.
+/// Number of the port in its registers.
 pub(crate) const LOCAL_PORT: u32 = 1;
 /// ACCESS_REG op_mod.
 pub(crate) const WRITE: u32 = 0;

@@ -1,4 +1,4 @@
-//! How fast the port is.
+//! The port's speed.
 
 use super::register::{LOCAL_PORT, READ, access};
 use crate::control::Commands;
@@ -15,7 +15,7 @@ const MODES: [(u32, u32); 5] = [
     (1 << 18 | 1 << 30 | 1 << 31, 50_000),
     (1 << 20 | 1 << 21 | 1 << 22 | 1 << 23, 100_000),
 ];
-/// The same of `ext_eth_proto_oper`, which newer devices fill in.
+/// Mb/s by bits of `ext_eth_proto_oper`, which newer devices fill in.
 const EXTENDED_MODES: [(u32, u32); 8] = [
     (1 << 4, 10_000),
     (1 << 5, 40_000),
@@ -27,7 +27,7 @@ const EXTENDED_MODES: [(u32, u32); 8] = [
     (1 << 19, 800_000),
 ];
 
-/// The port's speed in Mb/s; `None` for a function that may not see the port, and of a mode that we do not know.
+/// Reads the port's speed in Mb/s; `None` for a function that may not see the port, and for an unknown mode.
 pub(crate) fn megabits(control: &mut impl Commands) -> Result<Option<u32>, CmdError> {
     let mut register = Ptys::new();
     register.set_local_port(LOCAL_PORT).set_proto_mask(ETHERNET);

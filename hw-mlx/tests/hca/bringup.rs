@@ -1,5 +1,5 @@
-//! Bring-up and teardown against a device double: the order of things, and what happens when a device
-//! is not what it should be.
+//! Bring-up and teardown against a device double: the order of the steps, and the result when a device is not as it
+//! should be.
 
 use std::time::Duration;
 
@@ -224,7 +224,7 @@ fn a_command_may_take_as_long_as_the_device_says_and_never_less_than_configured(
     }
 }
 
-/// The register says how long the firmware may keep its pages (Linux `lib/tout.c` `tout_query_dtor`).
+/// The register contains the time for which the firmware may keep its pages (Linux `lib/tout.c` `tout_query_dtor`).
 #[test]
 fn firmware_gets_the_time_it_asks_for_to_return_its_pages() {
     let double = Double::new();
@@ -297,7 +297,7 @@ fn a_device_from_before_issis_is_told_what_is_needed() {
     );
 }
 
-/// A device with UAR pages of another size than told gets its doorbells in another page.
+/// A device that keeps UAR pages of another size than it was told would get its doorbells in another page.
 #[test]
 fn what_set_hca_cap_told_is_compared_with_what_the_device_kept() {
     let double = Double::new();
@@ -640,7 +640,7 @@ fn a_refused_teardown_still_stops_the_device_and_tells_what_was_refused() {
 fn firmware_that_keeps_pages_is_given_up_after_five_seconds() {
     let double = Double::new();
     let hca = Hca::open(double.function(), config()).expect("bring-up");
-    // It says it has none although it has 73.
+    // It reports none although it has 73.
     double.state().pages.clear();
     let begun = double.now();
     let report = hca.close().expect("teardown");
@@ -672,7 +672,7 @@ fn every_function_announces_its_mac_to_the_e_switch_and_takes_it_back() {
     }
 }
 
-/// No public witness says that a virtual function reads its own list: a device may keep it and not show it.
+/// No public source states that a virtual function can read its own list: a device may keep it and not show it.
 #[test]
 fn a_device_that_reads_another_list_than_was_written_is_used_and_the_difference_is_told() {
     let double = Double::new();

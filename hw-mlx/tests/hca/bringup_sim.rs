@@ -43,7 +43,7 @@ impl World {
         self.sim.inject(&self.function, &fault);
     }
 
-    /// Nothing leaked, held, faulted or done wrong.
+    /// Checks that nothing leaked, is held, faulted or was done wrong.
     fn assert_clean(&self) {
         let report = self.sim.report(&self.function);
         assert!(
@@ -394,7 +394,7 @@ fn a_function_that_is_wanted_back_says_so_once_and_works_on() {
             .expect("alive")
     );
     assert_eq!(hca.next_async(), Some(AsyncEvent::DeviceRequested));
-    // The system repeats itself; nobody is woken by that.
+    // The system repeats its notice; the repetition wakes no sleeper.
     world.inject(Fault::WantedBack);
     assert!(!hca.wait(hca.now() + Duration::from_secs(3)).expect("alive"));
     assert_eq!(hca.next_async(), None);
@@ -418,12 +418,12 @@ fn what_the_system_says_is_heard_by_those_who_never_sleep() {
     }
 }
 
-/// Firmware that has much to do lets its counter stand for seconds; Linux reports that and goes on (`poll_health`).
+/// Busy firmware may let its counter stand for seconds; Linux reports that and goes on (`poll_health`).
 #[test]
 fn a_health_counter_that_stalls_is_not_death() {
     let world = world(Profile::default());
     let mut hca = world.hca();
-    // The longer one is more than ten seconds: what a command answers decides then.
+    // The longer one is more than ten seconds: then the answer to a command decides.
     for seconds in [5, 30] {
         world.inject(Fault::HealthCounterStalls(Duration::from_secs(seconds)));
         let end = hca.now() + Duration::from_secs(2 * seconds);
@@ -437,7 +437,7 @@ fn a_health_counter_that_stalls_is_not_death() {
     world.assert_clean();
 }
 
-/// The BAR reads ones, then zeros, and loses what is written, until `initializing` clears: what Linux waits for first
+/// The BAR reads ones, then zeros, and loses written values, until `initializing` clears: Linux waits for that first
 /// (`mlx5_function_enable`, "pre-initializing").
 #[test]
 fn a_function_that_takes_seconds_to_come_out_of_its_reset_is_waited_for() {
@@ -470,7 +470,7 @@ fn a_health_counter_that_stops_is_death() {
     assert!(hca.now() - begun <= Duration::from_secs(22));
 }
 
-/// ALLOC_Q_COUNTER, where `max_qp_cnt` says that there are counters; a refusal is survived.
+/// ALLOC_Q_COUNTER, where `max_qp_cnt` announces counters; bring-up survives a refusal.
 #[test]
 fn queue_pairs_have_counters_of_their_own() {
     let world = world(Profile::default());
@@ -518,7 +518,7 @@ fn a_function_dropped_open_comes_up_again() {
     );
 }
 
-/// What the vport keeps as its list of unicast addresses.
+/// The list of unicast addresses that the vport keeps.
 fn announced(hca: &mut Hca) -> Vec<u8> {
     let (vport, list) = hca
         .exec_reading(&QueryNicVportContextIn::new(), &[], 8 * 16)
@@ -560,8 +560,8 @@ fn a_function_without_a_mac_draws_and_announces_one() {
     world.assert_clean();
 }
 
-/// What a port does is its physical function's to say: pauses for priority 3, code point 26, no congestion control but
-/// there.
+/// Only the physical function sets the port's behaviour: pauses for priority 3, code point 26, congestion control
+/// only there.
 #[test]
 fn what_the_port_does_with_priorities_is_told_as_far_as_a_function_may_ask() {
     let sim = Sim::new(SimConfig::default());
@@ -604,7 +604,7 @@ fn what_the_port_does_with_priorities_is_told_as_far_as_a_function_may_ask() {
         (Some(48), Some(6))
     );
 
-    // A virtual one hears of pauses, and of nothing else here.
+    // A virtual function can read only the pause settings here.
     let mut virtual_one = open(card.virtual_function(0).expect("one"));
     let told = virtual_one.port_qos().expect("it answers");
     assert_eq!(told.flow_control, Some(flow));
@@ -613,7 +613,7 @@ fn what_the_port_does_with_priorities_is_told_as_far_as_a_function_may_ask() {
     physical.close().expect("teardown");
 }
 
-/// The administrative state of the port, read or written by a driver's own hand.
+/// The administrative state of the port, read or written as another driver would.
 fn paos(hca: &mut Hca, switch: Option<u32>) -> u32 {
     let mut input = AccessRegIn::new();
     input
@@ -630,8 +630,8 @@ fn paos(hca: &mut Hca, switch: Option<u32>) -> u32 {
     Paos::read_from_bytes(&image).expect("PAOS").admin_status()
 }
 
-/// Linux `en_main.c` `mlx5e_close`: whoever takes a function over from the kernel's driver finds its port switched off.
-/// The state is the card's and outlives resets.
+/// Linux `en_main.c` `mlx5e_close`: a function taken over from the kernel's driver has its port switched off. The
+/// state is the card's and outlives resets.
 #[test]
 fn a_port_that_the_driver_before_left_switched_off_is_on_while_ours_is_there() {
     const UP: u32 = 1;
@@ -655,7 +655,7 @@ fn a_port_that_the_driver_before_left_switched_off_is_on_while_ours_is_there() {
     ours.close().expect("teardown");
     assert_eq!(paos(&mut watcher, None), DOWN, "left as it was found");
 
-    // A port that is on is nobody's to switch off.
+    // A port that was on is not switched off.
     let mut before = open(&card.physical());
     assert_eq!(paos(&mut before, Some(UP)), UP);
     drop(before);

@@ -515,7 +515,7 @@ fn opcodes_are_written_whatever_the_caller_left_in_the_header() {
     );
 }
 
-/// A device that writes on while its entries are read finds room again: an overrun is fatal (Linux `eq.h`
+/// If a device writes on while its entries are read, it finds room again: an overrun is fatal (Linux `eq.h`
 /// `MLX5_NUM_SPARE_EQE`, `eq.c` `mlx5_eq_update_ci`).
 #[test]
 fn the_device_is_told_every_128_entries_how_far_a_long_drain_is() {

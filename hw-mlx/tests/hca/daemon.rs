@@ -27,7 +27,7 @@ const WARM: [u8; 32] = {
     image
 };
 
-/// Lines that the daemon wrote, which are taken.
+/// Takes the lines that the daemon wrote.
 #[derive(Clone, Default)]
 struct Lines(Rc<RefCell<Vec<u8>>>);
 
@@ -47,8 +47,8 @@ impl Lines {
     }
 }
 
-/// It tells of firmware, temperature, port and pages, hears events, answers with two metrics, and goes on with the
-/// device that has died and was reset.
+/// The daemon prints firmware, temperature, port and pages, receives events, answers with two metrics, and goes on
+/// with a device that has died and was reset.
 #[test]
 fn a_daemon_without_dat_looks_after_a_function_beyond_its_death() {
     let sim = Sim::new(SimConfig::default());

@@ -1,4 +1,4 @@
-//! The Ethernet port: frames out, frames in, and what becomes of it when the device refuses.
+//! The Ethernet port: frames out, frames in, and the effects of the device's refusals.
 
 use std::sync::Arc;
 
@@ -64,7 +64,7 @@ impl Station {
     }
 }
 
-/// A frame to somebody, as long as the shortest one of Ethernet.
+/// A frame to another station, of Ethernet's minimum length.
 fn frame(to: [u8; 6], ethertype: u16, protocol: Option<u8>, tag: Option<u16>) -> Vec<u8> {
     let mut frame = to.to_vec();
     frame.extend(THEIRS);
@@ -167,8 +167,8 @@ fn a_stranger_that_sends_more_than_there_are_buffers_costs_frames_and_nothing_el
     station.close();
 }
 
-/// Every command that makes the port is refused once: what was made before it is destroyed again, and the function
-/// works.
+/// Every command that creates the port is refused once: the objects created before it are destroyed again, and the
+/// function works.
 #[test]
 fn a_port_that_the_device_refuses_half_way_leaves_nothing_behind() {
     for spared in 0.. {
@@ -200,7 +200,7 @@ fn a_port_that_the_device_refuses_half_way_leaves_nothing_behind() {
     }
 }
 
-/// A queue in error says so by the entries of what was posted to it.
+/// A queue in error reports it by the entries of its posted requests.
 #[test]
 fn queues_that_broke_come_back_and_carry_frames() {
     for which in ["receive", "send"] {

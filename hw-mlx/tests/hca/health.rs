@@ -1,4 +1,4 @@
-//! Whether a device is alive: what is death, what is only a doubt, and what is left of a dead one.
+//! Health: signs of death, signs of doubt, and the resources that a dead device leaves.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ fn config() -> HcaConfig {
     config
 }
 
-/// What is done to the registers.
+/// Changes made to the registers.
 type Kill = fn(&mut crate::double::State);
 
-/// Ways to die, and what the driver should call them.
+/// Causes of death, and the names that the driver should give them.
 fn deaths() -> Vec<(&'static str, Kill, DeadCause)> {
     vec![
         (
@@ -79,7 +79,7 @@ fn every_way_to_die_is_noticed_within_a_second_and_told_once() {
     }
 }
 
-/// Waits, events or not, until then.
+/// Waits until the given time, with or without events.
 fn wait_until(hca: &mut Hca, end: driver::Instant) -> Result<(), MlxError> {
     while hca.now() < end {
         hca.wait(end)?;

@@ -1,4 +1,4 @@
-//! Instances of one function against the scripted double: what each is told, and what none waits for.
+//! Instances of one function against the scripted double: the events that each gets, and the waits that it is spared.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ fn a_command_that_takes_long_keeps_nobody_else_waiting() {
     first.answer(held).expect("the held one's answer");
 }
 
-/// Each instance has the time of one command for all it ends, and takes none of another's.
+/// Each instance has the time limit of one command for all commands that end it, and uses none of another's.
 #[test]
 fn the_time_limit_of_one_instance_is_not_anothers() {
     let (double, mut first, mut second) = opened();
@@ -83,7 +83,7 @@ fn a_completion_event_is_its_instances_alone() {
     assert_eq!(second.next_completion(), Some(Cqn::new(9)));
 }
 
-/// A call is for whoever looks afterwards: the wait for an answer goes on, and does not spin.
+/// A call is processed after the wait for an answer: the wait goes on, and does not spin.
 #[test]
 fn a_call_does_not_end_the_wait_for_an_answer() {
     let (double, mut first, _second) = opened();
@@ -154,7 +154,7 @@ fn instances_have_vectors_of_their_own_where_there_are_enough() {
         if there < 4 {
             continue;
         }
-        // What the bring-up has told.
+        // Events of bring-up.
         for hca in &mut instances {
             hca.woken();
         }
@@ -178,7 +178,7 @@ fn instances_have_vectors_of_their_own_where_there_are_enough() {
 fn an_instance_without_a_page_of_its_own_changes_nothing() {
     let (double, first, second) = opened();
     drop(second);
-    // What the second one left serves the next; the one after that needs a page, and gets none.
+    // The second one's parts serve the next instance; the one after that needs a page, and gets none.
     let again = first
         .opened()
         .instance()
@@ -203,7 +203,7 @@ fn a_closed_function_has_no_more_instances() {
     assert!(function.instance().expect("no error").is_none());
 }
 
-/// What came while an answer was waited for is told to who then sleeps on the descriptors.
+/// An event that came while an answer was waited for is reported to a program that then sleeps on the descriptors.
 #[test]
 fn what_comes_during_a_command_is_not_slept_over_behind_it() {
     let (double, mut first, _second) = opened();
@@ -233,14 +233,14 @@ fn an_answer_and_a_look_around_wake_nobody_whom_they_do_not_concern() {
     let wakeup = second.interrupts()[second.vectors() - 1].clone();
     first.exec(&NopIn::new()).expect("answered");
     assert!(!wakeup.is_pending());
-    // A completion queue that is all instances': who looks around looks at it.
+    // A completion queue shared by all instances: an instance that processes events looks at it.
     let shared = u8::try_from(second.comp_eqn().get() - 2).expect("8 bits");
     let mut eqe = [0u8; 64];
     eqe[0x3b] = 9;
     double.state().event_to(shared, eqe);
     assert!(first.process_events(), "it is to look");
     assert!(!wakeup.is_pending());
-    // But who waits for an answer does not look for as long as that takes.
+    // An instance that waits for an answer does not look at it for as long as that takes.
     double.rule(NOP, Action::Hold);
     let held = first.submit(&NopIn::new(), &[]).expect("posted");
     double.state().event_to(shared, eqe);

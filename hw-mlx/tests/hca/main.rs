@@ -1,7 +1,8 @@
-//! The driver against devices that show what it does: a double that a test scripts, and the register-level simulator.
+//! The driver against devices that show its behaviour: a double scripted by the test, and the register-level
+//! simulator.
 //!
-//! `commands_trace`, beside this folder, is a program of its own: which of `tracing`'s events are wanted is remembered
-//! for a whole process.
+//! `commands_trace`, beside this folder, is a program of its own: `tracing` caches for the whole process which events
+//! are wanted.
 
 mod bringup;
 mod bringup_sim;

@@ -1,4 +1,4 @@
-//! `Record`: what a function says of itself becomes a profile that says the same.
+//! `Record`: the recording of a function becomes a profile that reads the same.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ impl World {
         Function::in_process(Arc::clone(&self.function) as Arc<dyn Device>).expect("a function")
     }
 
-    /// Nothing leaked, held, faulted or done wrong.
+    /// Checks that nothing leaked, is held, faulted or was done wrong.
     fn assert_clean(&self, case: &str) {
         let report = self.sim.report(&self.function);
         assert!(report.is_clean(), "{case}: {report:#?}");
@@ -54,7 +54,7 @@ fn pages(profile: Profile) -> Vec<(u32, Option<Vec<u8>>)> {
     let world = World::new(general);
     let mut hca = Hca::open(world.driver_function(), HcaConfig::new()).expect("bring-up");
     (0..0x60)
-        // What is in force after a bring-up is what the driver set; the maxima are the device's own.
+        // The values in force after a bring-up are those the driver set; the maxima are the device's own.
         .filter(|op_mod| op_mod & 1 == 0 || *op_mod > CapType::ROCE.current())
         .map(|op_mod| {
             let mut input = QueryHcaCapIn::new();
@@ -110,7 +110,7 @@ fn a_recorded_function_answers_like_the_original() {
 fn a_record_names_no_card() {
     let mut profile = generation("connectx-5");
     profile.mac = MAC;
-    // As firmware might: its MAC in a corner of a page that nobody has a name for.
+    // Firmware might do so: its MAC in a part of a page that has no field name.
     profile.general.rest.max = vec![0; 0xf00];
     profile.general.rest.current = vec![0; 0xf00];
     profile.general.rest.max[0x123..0x129].copy_from_slice(&MAC);
@@ -136,7 +136,7 @@ fn a_record_names_no_card() {
     );
 }
 
-/// What a record says of the conversation: each command, and what was refused.
+/// The commands in a record: each one, and those refused.
 #[test]
 fn a_record_lists_the_commands_and_what_was_refused() {
     let (_, text) = record(generation("connectx-4-lx-14.12"));
@@ -155,7 +155,7 @@ fn a_record_lists_the_commands_and_what_was_refused() {
     assert!(!text.contains("SET_HCA_CAP"), "nothing is set");
 }
 
-/// What the segment says at three times, the capabilities behind INIT_HCA, and whether the vport keeps its list.
+/// The segment at three times, the capabilities after INIT_HCA, and the test of the vport's list.
 #[test]
 fn a_record_has_the_segment_three_times_and_says_whether_the_unicast_list_is_kept() {
     let (world, text) = record(generation("connectx-5"));
@@ -177,7 +177,7 @@ fn a_record_has_the_segment_three_times_and_says_whether_the_unicast_list_is_kep
     }
 }
 
-/// A virtual function whose firmware may keep its list from it: the record says so, and goes on.
+/// A virtual function whose firmware may hide its list: the record notes it, and goes on.
 #[test]
 fn a_record_of_a_function_that_may_not_write_its_list_says_so_with_the_syndrome() {
     let world = World::new(generation("connectx-5"));

@@ -51,7 +51,7 @@ fn a_function_alone_passes_on_every_generation_and_leaves_nothing_behind() {
     assert!(ways.iter().all(|tried| *tried > 0), "{ways:?}");
 }
 
-/// Loopback is the business of the vport's switch for others, and of nobody where it is forced.
+/// Loopback depends on the vport's switch, except where it is forced.
 #[test]
 fn a_function_whose_loopback_is_off_passes() {
     let (_sim, function) = world(Profile::default());
@@ -110,7 +110,7 @@ fn a_function_whose_interrupts_are_lost_is_told_from_one_that_does_nothing() {
     assert_eq!(failed.layer, Layer::Interrupt, "{failed}");
 }
 
-/// What is lost of a Send, of the RDMA Write behind it, and of the RDMA Read behind that.
+/// Lost packets of a Send, of the RDMA Write after it, and of the RDMA Read after that.
 #[test]
 fn the_layer_in_which_something_is_lost_is_named() {
     for (fault, layer, said) in [

@@ -28,10 +28,10 @@ use loom::thread;
 const COMPLETIONS: u32 = 2;
 /// Preemptions an interleaving has at most; lost wakeups need one or two.
 const PREEMPTIONS: usize = 3;
-/// What a doorbell register reads before it was ever written.
+/// Value of a doorbell register before it was first written.
 const SILENT: u32 = u32::MAX;
 
-/// What is built, and what is left out.
+/// Parts of the protocol that are present; a control leaves one out.
 #[derive(Clone, Copy)]
 struct Built {
     /// The waiter polls once more between arming and sleeping.
@@ -44,7 +44,7 @@ struct Built {
     heard: bool,
 }
 
-/// What the driver builds, against what the PRM promises.
+/// The driver's choices, against the guarantees of the PRM.
 const OURS: Built = Built {
     second_poll: true,
     barrier: true,
@@ -52,16 +52,16 @@ const OURS: Built = Built {
     heard: false,
 };
 
-/// The eventfd of the MSI-X vector, and who sleeps on it.
+/// The eventfd of the MSI-X vector, and its sleeper.
 #[derive(Default)]
 struct Eventfd {
     signalled: bool,
     asleep: bool,
-    /// The waiter has all it waited for.
+    /// The waiter has everything it waited for.
     done: bool,
 }
 
-/// What both sides reach.
+/// State shared by both sides.
 struct Machine {
     /// Entries the device has written to the completion queue: the owner bits.
     completions: AtomicU32,

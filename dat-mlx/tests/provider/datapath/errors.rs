@@ -1,4 +1,4 @@
-//! What fails, what it is called, and what becomes of the rest of the queue.
+//! Failures: their statuses, and their effect on the rest of the queue.
 
 use dat_core::provider::{
     Completion, Path, Provider, ProviderError, ProviderEvent, QueuePair, QueueSizes,
@@ -46,7 +46,7 @@ fn a_wrong_remote_key_fails_the_request_and_flushes_what_follows() {
         summary(&p.a.completions(&mut qa, 1)),
         [(3, DtoStatus::ErrFlushed)]
     );
-    // The peer's side broke as well, and says so by event.
+    // The peer's side broke too, and reports it by event.
     assert_eq!(
         summary(&p.b.completions(&mut qb, 1)),
         [(60, DtoStatus::ErrFlushed)]
@@ -466,8 +466,8 @@ fn attributes_that_do_not_fit_are_refused_and_not_a_panic() {
     p.finish_bare();
 }
 
-/// A command without an answer may have taken effect: its memory is never used again, and everything
-/// else goes on.
+/// A command without an answer may have taken effect: its memory is never used again, and all other objects keep
+/// working.
 #[test]
 fn a_silent_creation_costs_memory_and_nothing_else() {
     let mut p = pair();
@@ -530,7 +530,7 @@ fn a_refused_creation_leaves_nothing_behind() {
 }
 
 /// A reset that ends half-way leaves the queue pair in RESET, where Linux (`destroy_qp_common`) sends no 2RST before
-/// DESTROY_QP; a device that minds the one we send is not kept from destroying.
+/// DESTROY_QP. If a device refuses the one we send, the queue pair is still destroyed.
 #[test]
 fn a_queue_pair_left_in_reset_is_destroyed_although_its_second_reset_is_refused() {
     const TO_RST: u16 = 0x50a;
@@ -558,8 +558,8 @@ fn a_queue_pair_left_in_reset_is_destroyed_although_its_second_reset_is_refused(
     }
 }
 
-/// rdma-core `set_bind_wr` ends a bind to nothing behind the key's context: eight units, two blocks. What is there in
-/// the ring behind them is the next request's.
+/// rdma-core `set_bind_wr` ends a bind to nothing after the key's context: eight units, two blocks. The content of
+/// the ring after them is the next request.
 #[test]
 fn a_bind_to_nothing_has_no_table() {
     use dat_core::provider::WindowTarget;

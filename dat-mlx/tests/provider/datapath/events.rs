@@ -1,4 +1,4 @@
-//! Waiting: arming, events, and what comes out of the provider besides completions.
+//! Waiting: arming, events, and the provider's output besides completions.
 
 use std::time::Duration;
 

@@ -64,8 +64,8 @@ fn a_datagram_over_ipv4_comes_with_mapped_addresses() {
     p.finish_bare();
 }
 
-/// A datagram that may be marked is not dropped where a switch would rather mark (Linux `ah.c` `MLX5_ECN_ENABLED`);
-/// what is sent from an address in a VLAN is tagged with it, and with its priority.
+/// A datagram that may be marked is not dropped where a switch would rather mark (Linux `ah.c` `MLX5_ECN_ENABLED`). A
+/// datagram sent from an address in a VLAN is tagged with it, and with its priority.
 #[test]
 fn datagrams_may_be_marked_and_are_in_the_vlan_of_their_address() {
     use hw_mlx::Vlan;

@@ -7,7 +7,7 @@ use hw_sim::Fault;
 
 use super::pair::{REPORTED, pair, pattern};
 
-/// Regions of many sizes at odd offsets: what is written through the key is what lies in the memory.
+/// Regions of many sizes at odd offsets: bytes written through the key arrive in the memory.
 #[test]
 fn a_region_of_any_size_and_alignment_is_reached_to_its_last_byte() {
     let mut p = pair();

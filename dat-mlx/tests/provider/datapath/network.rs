@@ -1,4 +1,4 @@
-//! Peers whose MAC nobody has typed in: they are asked for, and what is meant for them waits until they are found.
+//! Peers whose MAC is not configured: it is resolved, and datagrams to them wait until then.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::pair::{Node, Pair, config, profile};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Two functions on one link that know nothing of each other but what they hear.
+/// Two functions on one link that know only what they receive of each other.
 fn strangers() -> Pair {
     let sim = Sim::new(SimConfig::default());
     let functions = [1, 2].map(|n| sim.add_function(profile(n).ethernet()));
@@ -43,7 +43,7 @@ fn to(node: &Node, gid: [u8; 16]) -> MadAddress {
     }
 }
 
-/// Lets both have their turns until one of them has something, or so long.
+/// Runs both until one of them has an event, or for the given time.
 fn until<T>(
     p: &mut Pair,
     patience: u64,
@@ -95,7 +95,7 @@ fn a_datagram_waits_until_its_destination_is_found_and_its_receiver_until_the_se
     p.finish_bare();
 }
 
-/// RFC 4861, 7.3.3 (MAX_MULTICAST_SOLICIT questions, RETRANS_TIMER apart), which ARP is asked by too.
+/// RFC 4861, 7.3.3 (MAX_MULTICAST_SOLICIT requests, RETRANS_TIMER apart); ARP requests follow the same rule.
 #[test]
 fn an_address_nobody_has_is_asked_for_three_times_and_then_said_to_be_unreachable() {
     let mut p = strangers();
@@ -106,7 +106,7 @@ fn an_address_nobody_has_is_asked_for_three_times_and_then_said_to_be_unreachabl
     assert_eq!(until(&mut p, 10 * SECOND, event), Some(lost));
     let waited = p.a.provider.now() - started;
     assert!((3 * SECOND..4 * SECOND).contains(&waited), "{waited} ns");
-    // For a while nobody is asked again.
+    // For a while no new request is sent.
     p.a.provider
         .send_mad(&nobody, &[7; 256])
         .expect("it is dropped");
@@ -114,7 +114,7 @@ fn an_address_nobody_has_is_asked_for_three_times_and_then_said_to_be_unreachabl
     p.finish_bare();
 }
 
-/// A stranger's datagram from an address that nobody has is dropped: it could not be answered.
+/// An unknown host's datagram from an address that does not answer is dropped: it could not be answered.
 #[test]
 fn a_datagram_from_an_address_that_nobody_has_is_not_passed_on() {
     let mut p = strangers();

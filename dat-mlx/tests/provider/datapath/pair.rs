@@ -111,7 +111,7 @@ impl Node {
             .expect("a QP destroyed");
     }
 
-    /// Back to INIT with what is posted, unless something of it was consumed.
+    /// Back to INIT with the posted receives, unless one of them was consumed.
     pub fn rewind_qp(&mut self, qp: &mut Qp) -> bool {
         let cq = self.cq.as_mut().expect("a CQ");
         self.provider
@@ -270,7 +270,7 @@ pub fn pair_of(
     }
 }
 
-/// How a connection is made, for tests that want it otherwise.
+/// Parameters of a connection, for tests that need other ones.
 #[derive(Clone, Copy)]
 pub struct Terms {
     pub mtu: u8,
@@ -349,7 +349,7 @@ impl Pair {
         (qa, qb)
     }
 
-    /// Closes both sides and looks at what the simulator has to say.
+    /// Closes both sides and checks the simulator's report.
     pub fn finish(self, qa: Qp, qb: Qp) {
         let Self {
             sim, mut a, mut b, ..

@@ -1,5 +1,5 @@
-//! A queue pair that goes back on its way to RTS (`Provider::rewind_qp`): what is posted to it stays posted, unless a
-//! packet has come for some of it.
+//! A queue pair that is moved back on its way to RTS (`Provider::rewind_qp`): its posted receives stay posted, unless
+//! a packet has come for one of them.
 
 use dat_core::provider::{Completion, QueuePair, RequestOp};
 use dat_core::types::DtoStatus;
@@ -25,7 +25,7 @@ fn half_connected(p: &mut Pair) -> (Qp, Qp) {
     (qa, qb)
 }
 
-/// A sends one message, and B's device has it.
+/// A sends one message, and B's device has received it.
 fn send(p: &mut Pair, qa: &mut Qp) {
     let one = std::iter::once(p.a.segment(0, 64));
     qa.post_request(RequestOp::Send, one, 1, REPORTED)
@@ -48,7 +48,7 @@ fn a_receive_that_was_consumed_and_not_polled_ends_the_rewind() {
     let (mut qa, mut qb) = half_connected(&mut p);
     send(&mut p, &mut qa);
     assert!(!p.b.rewind_qp(&mut qb), "a message has come");
-    // Nothing of it is forgotten: one is received, the other is lost and told of.
+    // No receive is forgotten: one has completed, the other is returned as lost.
     assert_eq!(
         outcomes(&p.b.polled(&mut qb)),
         [(RECEIVES[0], DtoStatus::Success)]

@@ -109,7 +109,7 @@ fn the_limit_event_comes_once_when_buffers_run_low() {
     p.finish_bare();
 }
 
-/// A queue pair that goes while its completions lie unpolled gives their buffers back.
+/// If a queue pair is destroyed while its completions are unpolled, their buffers go back.
 #[test]
 fn buffers_of_a_destroyed_queue_pair_come_back() {
     let mut p = pair();

@@ -290,7 +290,7 @@ fn a_function_can_talk_to_itself() {
     p.finish_bare();
 }
 
-/// A wire that loses, repeats, delays, reorders and damages packets is the device's to repair.
+/// The device repairs a wire that loses, repeats, delays, reorders and damages packets.
 #[test]
 fn everything_completes_over_a_bad_wire() {
     for seed in 0..8 {
@@ -373,7 +373,8 @@ fn send_one_by_one(p: &mut Pair, count: u8) {
     p.b.destroy_qp(qb);
 }
 
-/// rdma-core and Linux look at the ring's part of a receive's `wqe_counter` alone, so a device may tell no more of it.
+/// rdma-core and Linux use only the bits of a receive's `wqe_counter` within the ring, so a device may report no
+/// more.
 #[test]
 fn receives_are_found_by_a_counter_that_is_cut_to_the_ring() {
     let cuts = |n| Profile {

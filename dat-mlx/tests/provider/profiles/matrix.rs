@@ -1,8 +1,8 @@
-//! Bring-up on every generation, as physical and as virtual function, under everything that varies between cards.
+//! Bring-up on every generation, as physical and as virtual function, under all variations between cards.
 //!
-//! A case comes up, or ends with an error that names what is missing: nothing else. What must come out stands in
-//! [`AXES`], and in [`MISSING`] for the part in the network; the table of what did is kept in `docs/generations.md` and
-//! held against it here.
+//! A case comes up, or ends with an error that names the missing capability: nothing else. The expected results are
+//! in [`AXES`], and in [`MISSING`] for the part in the network; the table of actual results is in
+//! `docs/generations.md` and is compared here.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -16,13 +16,13 @@ use super::page::keep;
 use super::{World, generation};
 use crate::not_joined::{MISSING, Missing, Shape};
 
-/// What must come out.
+/// The expected result.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Expect {
     Up,
     /// Without a part in the network, for this reason.
     Alone(&'static str),
-    /// An error with this in it.
+    /// An error with this text in it.
     Refused(&'static str),
 }
 
@@ -32,7 +32,7 @@ struct Axis {
     name: &'static str,
     shape: fn(&mut Profile, &mut HcaConfig),
     expect: Expect,
-    /// Of a virtual function, whose owner may have a say in it.
+    /// For a virtual function, whose owner may influence it.
     of_virtual: Expect,
 }
 
@@ -58,7 +58,7 @@ const fn refused(
     }
 }
 
-/// A device without what the part in the network needs, and how it is made such a one.
+/// A device without a capability that participation in the network needs, and the change that makes it one.
 fn alone(missing: &Missing) -> (Axis, Shape) {
     let axis = Axis {
         name: missing.name,
@@ -237,7 +237,7 @@ fn formats(profile: &mut Profile, format: u32) {
     });
 }
 
-/// One case: the word for the table, or what came out instead of what must.
+/// Runs one case; returns the word for the table, or the unexpected result.
 fn run(
     axis: &Axis,
     mut profile: Profile,
@@ -257,7 +257,7 @@ fn run(
         axis.expect
     };
     let expect = match profile.port_type {
-        // Before capabilities are read, steps are agreed on, and before that it must have booted.
+        // Before capabilities can be read, the device must have booted and the interface step must be agreed on.
         PortType::InfiniBand if profile.issi & 2 != 0 && expect != NEVER_BOOTS => {
             Expect::Refused("port_type")
         }
@@ -322,7 +322,7 @@ fn run(
     }
 }
 
-/// Point by point: every capability that is needed and lacks is named, everything else comes up.
+/// Every missing capability that is needed is named, one by one; everything else comes up.
 #[test]
 fn every_generation_comes_up_or_says_what_it_lacks() {
     let mut table = String::from("| what varies |");

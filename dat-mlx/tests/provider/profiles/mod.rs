@@ -1,4 +1,5 @@
-//! The provider on every generation that the simulator has a profile of, brought up under what varies between cards.
+//! The provider on every generation that the simulator has a profile of, brought up under the variations between
+//! cards.
 
 mod matrix;
 #[path = "../../../../hw-sim/tests/generations_page/mod.rs"]
@@ -35,7 +36,7 @@ impl World {
         Function::in_process(Arc::clone(&self.function) as Arc<dyn Device>).expect("a function")
     }
 
-    /// Nothing leaked, held, faulted or done wrong.
+    /// Checks that nothing leaked, is held, faulted or was done wrong.
     fn assert_clean(&self, case: &str) {
         let report = self.sim.report(&self.function);
         assert!(report.is_clean(), "{case}: {report:#?}");

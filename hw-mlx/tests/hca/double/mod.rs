@@ -1,9 +1,9 @@
 //! A device double: answers commands by script, and looks at every byte the driver hands over.
 //!
 //! It is not a simulator. It executes nothing; it decodes the command queue with code of its own (offsets from the
-//! PRM, no layout of the driver's), notes every rule of the transport the driver breaks, and answers as
-//! the test says: refuse, hold, answer late, without an event, with a wrong signature. Time moves only when
-//! the driver waits, and then to the next scripted deed.
+//! PRM, no layout of the driver's), notes every rule of the transport the driver breaks, and answers as the test
+//! scripts it: refuse, hold, answer late, without an event, with a wrong signature. Time moves only when the driver
+//! waits, and then to the next scripted action.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
@@ -18,7 +18,7 @@ const UAR: u32 = 4;
 const BAR_BYTES: usize = 0x10000;
 const MAC: [u8; 6] = [0x02, 0x00, 0x5e, 0x00, 0x00, 0x01];
 
-/// What the double does with a command a rule meets.
+/// Reaction of the double to a command that matches a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Answers with this status and syndrome.
@@ -68,14 +68,14 @@ pub struct State {
     interrupts: Vec<Interrupt>,
     vectors: usize,
     eqs: BTreeMap<u8, Eq>,
-    /// What was written to the doorbells of event queues: number and counter.
+    /// Values written to the doorbells of event queues: number and counter.
     pub eq_doorbells: Vec<u32>,
     rules: VecDeque<(u16, Action)>,
     held: BTreeMap<usize, Seen>,
     deeds: Vec<(u64, Deed)>,
     numbers: u32,
     signing: bool,
-    /// How long the firmware boots once it knows its queue, and until when.
+    /// Time that the firmware takes to boot once it knows its queue, and its end.
     boots_for: u64,
     boots_until: u64,
     /// Until when its registers read as ones after a reset.
@@ -102,25 +102,25 @@ pub struct State {
     pub issi: u32,
     /// Further registers at reset.
     pub segment: Vec<(usize, u32)>,
-    /// What ALLOC_UAR answers.
+    /// Answer to ALLOC_UAR.
     pub uar: u32,
     /// The vport's MAC.
     pub mac: [u8; 6],
     /// The vport's list of unicast addresses.
     pub unicast: Vec<[u8; 8]>,
-    /// It takes SET_HCA_CAP and stays as it was.
+    /// True if it accepts SET_HCA_CAP without applying it.
     pub keeps_no_caps: bool,
-    /// It is the function of the adapter's own processor.
+    /// True if it is the function of the adapter's own processor.
     pub embedded_cpu: bool,
-    /// It was pulled out.
+    /// True if it was pulled out.
     pub gone: bool,
     /// MTU of the vport.
     pub vport_mtu: u16,
-    /// It refuses to change it.
+    /// True if it refuses to change the vport's MTU.
     pub vport_mtu_fixed: bool,
     /// MTU of the port; `None`: its register is refused.
     pub port_mtu: Option<u16>,
-    /// It takes a list and keeps none.
+    /// True if it accepts a list without keeping it.
     pub forgets_lists: bool,
 }
 
@@ -130,7 +130,7 @@ pub struct Double {
     clock: Arc<ManualClock>,
 }
 
-/// Time that moves when somebody waits.
+/// A clock that moves only when the driver waits.
 pub struct ManualClock {
     now: AtomicU64,
     device: Weak<Double>,
@@ -144,7 +144,7 @@ impl Double {
             let mut config = vec![0u8; 4096];
             config[..4].copy_from_slice(&[0xb3, 0x15, 0x17, 0x10]);
             let mut caps = BTreeMap::new();
-            // What a ConnectX-4 Lx says (see caps.rs), as far as a driver must see it.
+            // Capabilities of a ConnectX-4 Lx (see caps.rs), as far as a driver must see them.
             for (at, word) in [
                 (0x10, 0x0f0f_000e),
                 (0x18, 0x0016_0018),
@@ -208,7 +208,7 @@ impl Double {
                     segment: Vec::new(),
                     uar: UAR,
                     mac: MAC,
-                    // Somebody else's, left behind.
+                    // An entry left behind by another driver.
                     unicast: vec![[0, 0, 0x02, 0xde, 0xad, 0, 0, 1]],
                     forgets_lists: false,
                 }),
@@ -235,7 +235,7 @@ impl Double {
         self.state().rules.push_back((opcode, action));
     }
 
-    /// Does something so much later.
+    /// Runs an action after the given time.
     pub fn after(&self, delay: Duration, deed: impl FnOnce(&mut State) + Send + 'static) {
         let at = self.clock.now().0 + u64::try_from(delay.as_nanos()).expect("short");
         self.state().deeds.push((at, Box::new(deed)));
@@ -246,7 +246,7 @@ impl Double {
         self.state().release(slot);
     }
 
-    /// How many MSI-X vectors it has; before the function is opened.
+    /// Sets the number of MSI-X vectors; to be called before the function is opened.
     pub fn set_vectors(&self, vectors: usize) {
         self.state().vectors = vectors;
     }
@@ -547,7 +547,7 @@ impl State {
         }
     }
 
-    /// What a command does and answers, as far as bring-up needs it.
+    /// Effect and answer of a command, as far as bring-up needs it.
     fn execute(&mut self, command: &Seen) -> Vec<u8> {
         let mut output = vec![0u8; command.output_bytes];
         let argument = u32::from_be_bytes(command.input[8..12].try_into().expect("4 bytes"));

@@ -276,7 +276,7 @@ fn the_entry_of_a_receive_tells_what_came_along() {
         bytes[63] = opcode << 4 | 1 << 1;
         let entry = Cqe::from(Cqe64::from_array(bytes));
         assert_eq!(entry.receive_outcome(), Some(expected), "opcode {opcode}");
-        // The other forms put data into the entry, which nobody asked for.
+        // The other forms put data into the entry, which was never requested.
         bytes[63] |= 1 << 2;
         let entry = Cqe::from(Cqe64::from_array(bytes));
         assert_eq!(entry.receive_outcome(), None, "opcode {opcode}");

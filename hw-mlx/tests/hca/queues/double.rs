@@ -1,5 +1,5 @@
-//! A device that does nothing but watch: memory, a BAR, and a record of every register write with
-//! what the memory it points at looked like at that moment.
+//! A device that only watches: memory, a BAR, and a record of every register write with a copy of the memory it
+//! points at, taken at that moment.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -14,7 +14,7 @@ const BAR_BYTES: usize = 0x1000;
 const FIRST_IOVA: u64 = 1 << 30;
 const LAST_IOVA: u64 = (1 << 36) - 1;
 
-/// A register write and what the device could see when it came.
+/// A register write and the memory that the device could see when it came.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
     pub offset: u64,
@@ -115,7 +115,7 @@ impl Device for Double {
     }
 }
 
-/// A watching device and what queues need of it.
+/// A watching device and the parts that queues need of it.
 pub struct Bench {
     pub device: Arc<Double>,
     pub doorbells: Doorbells,

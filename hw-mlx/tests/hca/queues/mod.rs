@@ -1,5 +1,4 @@
-//! Queues against a device that only watches: bytes, order, wrapping, reclaiming, and entries nobody
-//! should believe.
+//! Queues against a device that only watches: bytes, order, wrapping, reclaiming, and invalid entries.
 
 mod cq;
 mod double;

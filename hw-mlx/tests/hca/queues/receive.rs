@@ -201,7 +201,7 @@ fn rings_have_at_least_a_cache_line_and_powers_of_two() {
     assert_eq!(RecvSizes::new(1, 1 << 20), None);
 }
 
-/// What is plain completes as it would the long way, and what is not changes nothing.
+/// Plain entries complete as they would by `complete`; for other entries nothing changes.
 #[test]
 fn only_the_oldest_receive_with_bytes_that_fit_is_plain() {
     let (_bench, _memory, mut queue) = queue(4, 1);

@@ -263,7 +263,7 @@ fn a_datagram_has_its_address_vector_before_its_data() {
     assert_eq!(f.send_counter(), 2, "two blocks");
 }
 
-/// The order that is the whole point: at the register write, record and WQE must be in memory.
+/// The essential order: at the register write, record and WQE must be in memory.
 #[test]
 fn the_register_is_written_once_after_record_and_wqe() {
     let mut f = queue(4, 2);
@@ -443,12 +443,12 @@ fn a_completion_finishes_the_suppressed_requests_before_it() {
     assert_eq!(f.queue.outstanding(), 1);
 }
 
-/// The entry which says that the WQE at a block is done.
+/// The entry that completes the WQE at a block.
 fn done(index: u16) -> Tail {
     Tail::of_request(QPN, index, false)
 }
 
-/// What is plain completes as it would the long way, and what is not changes nothing.
+/// Plain entries complete as they would by `complete`; for other entries nothing changes.
 #[test]
 fn only_reported_successes_of_outstanding_requests_are_plain() {
     let mut f = queue(16, 1);
@@ -531,7 +531,8 @@ fn counters_that_name_no_outstanding_request_are_ignored_and_counted() {
     assert_eq!(f.queue.distrusted(), 3 + hostile.len() as u64);
 }
 
-/// A device that passes over a request that is to be reported has said all it will be believed of it.
+/// If a device completes a request and skips a reported one before it, a later entry for the skipped one is not
+/// accepted.
 #[test]
 fn an_entry_of_a_request_that_was_passed_over_completes_nothing() {
     let entry = |block| Tail::of_request(QPN, block, false);
@@ -620,7 +621,7 @@ fn a_reset_queue_starts_at_index_zero_and_believes_no_old_entry() {
     assert_eq!(f.queue.complete(0, None).unwrap().cookie, 10);
 }
 
-/// What was remembered of a block before the reset would name the middle of a WQE after it.
+/// Data kept for a block before the reset would name the middle of a WQE after it.
 #[test]
 fn a_reset_queue_has_forgotten_where_wqes_started() {
     let mut f = queue(4, 4);

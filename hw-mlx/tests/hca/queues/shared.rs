@@ -35,7 +35,7 @@ fn received(index: u16, bytes: u32) -> Cqe {
     cqe.into()
 }
 
-/// What the device does: follows the links from where it is.
+/// Acts as the device: follows the links from its place.
 struct Follower {
     at: u16,
     taken: u16,
