@@ -1,5 +1,5 @@
-//! Takes the programs out of pages of docs, so that the tests compile and run them. What is no code becomes empty
-//! lines: a complaint about line 300 of a program is about line 300 of the page.
+//! Extracts the programs from pages of docs, so that the tests compile and run them. Lines that are not code become
+//! empty lines, so an error at line 300 of a program is at line 300 of the page.
 //!
 //! | page | becomes |
 //! |---|---|
@@ -32,7 +32,7 @@ fn write(name: &str, text: &str) {
     fs::write(Path::new(&folder).join(name), text).expect("a file in the output directory");
 }
 
-/// The lines of all blocks of a language, each where it stands.
+/// Returns the lines of all blocks of a language, each at its line number in the page.
 fn blocks(page: &str, language: &str) -> String {
     let mut block = None;
     let mut text = String::new();
@@ -47,7 +47,7 @@ fn blocks(page: &str, language: &str) -> String {
     text
 }
 
-/// A test for each block of Rust.
+/// Returns a test for each block of Rust.
 fn snippets(name: &str) -> String {
     let page = page(name);
     let mut inside = None;

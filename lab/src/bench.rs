@@ -1,16 +1,15 @@
-//! `cargo xtask bench`: what an operation costs, in instructions and in nanoseconds.
+//! `cargo xtask bench`: the cost of an operation, in instructions and in nanoseconds.
 //!
-//! `udapl/benches/hotpath.rs` brings two simulated functions up, connects them, and runs each operation
-//! in a function of its own, named `region_*`. Instructions are counted by callgrind inside those
-//! functions only, so set-up and simulator do not count. An in-process BAR costs a call that tells
-//! the simulator about the register write (`driver`'s `tell`); a mapped BAR does not, so its
-//! instructions are taken off and shown apart. Nanoseconds come from a second, native run; there the
-//! doorbells are told to nobody.
+//! `udapl/benches/hotpath.rs` brings two simulated functions up, connects them, and runs each operation in a function
+//! of its own, named `region_*`. Callgrind counts instructions inside those functions only, so set-up and simulator
+//! do not count. An in-process BAR costs a call that tells the simulator about the register write (`driver`'s
+//! `tell`). A mapped BAR has no such call, so its instructions are subtracted and shown apart. Nanoseconds come from
+//! a second, native run, in which doorbells are not reported to the simulator.
 //!
-//! Every operation that has a bar must be under it, or the benchmark fails.
+//! The benchmark fails if an operation exceeds its bar.
 //!
-//! The yardstick runs in the same program: a bare loop that writes the same 64-byte WQE, doorbell
-//! record and doorbell register with the same fences.
+//! The baseline runs in the same program: a bare loop that writes the same 64-byte WQE, doorbell record and doorbell
+//! register with the same fences.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -58,19 +57,20 @@ const BARS: [(&str, u64); 22] = [
     ("c_dequeue_many_16", 66),
 ];
 
-/// What a call may cost through C beyond the same call through Rust, in instructions.
+/// Most instructions that a call through C may cost beyond the same call through Rust.
 ///
-/// What it pays for: a call by pointer with its arguments and registers, the table of handles, the lane, and an IA that
-/// is found in memory at each call. The path is the one of Rust's calls.
+/// They pay for a call by pointer with its arguments and registers, the table of handles, the lane, and the look-up
+/// of the IA in memory at each call. The path is that of Rust's calls.
 const C_MORE: u64 = 50;
 
-/// Operations through C, and what they are compared with: the same posts of one bare triplet.
+/// Operations through C, each with the Rust operation it is compared with: the same posts of one bare triplet.
 const THROUGH_C: [(&str, &str); 2] = [
     ("c_post_rdma_write", "post_rdma_write_triplet"),
     ("c_post_recv", "post_recv_triplet"),
 ];
 
-/// The upper bound on an operation, if it has one: a number, or so much more than through Rust, as measured by `net`.
+/// Returns the upper bound on an operation, if it has one: a number, or a margin over the Rust operation, as measured
+/// by `net`.
 fn bar(name: &str, net: impl Fn(&str) -> Option<f64>) -> Option<f64> {
     let fixed = BARS.iter().find(|(operation, _)| *operation == name);
     let through_c = THROUGH_C.iter().find(|(operation, _)| *operation == name);
@@ -81,14 +81,14 @@ fn bar(name: &str, net: impl Fn(&str) -> Option<f64>) -> Option<f64> {
     }
 }
 
-/// Cost of one region: per operation, and per operation inside `tell`.
+/// Instructions of one region per operation, and those of them inside `tell`.
 #[derive(Clone, Copy, Default)]
 struct Cost {
     instructions: f64,
     told: f64,
 }
 
-/// Builds, counts, times and prints.
+/// Builds the benchmark, counts, times and prints.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let program = build("hotpath")?;
     let times = native(&program)?;
@@ -162,12 +162,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Rounded to what the figures are good for.
+/// Rounds to hundredths, the precision of the figures.
 fn hundredths(value: f64) -> f64 {
     (value * 100.0).round() / 100.0
 }
 
-/// Builds a benchmark; its path.
+/// Builds a benchmark and returns its path.
 pub fn build(name: &str) -> Result<std::path::PathBuf> {
     let output = shell::capture(shell::cargo(&[
         "bench",
@@ -189,7 +189,7 @@ pub fn build(name: &str) -> Result<std::path::PathBuf> {
     program.with_context(|| format!("cargo bench named no executable for {name}"))
 }
 
-/// Runs natively; each line is `name nanoseconds operations`.
+/// Runs the benchmark natively. Each line of its output is `name nanoseconds operations`.
 fn native(program: &Path) -> Result<BTreeMap<String, (f64, u64)>> {
     let mut command = shell::command(&program.to_string_lossy(), &[]);
     command.args(["time"]);
@@ -208,7 +208,7 @@ fn parse_lines(text: &str) -> Result<BTreeMap<String, (f64, u64)>> {
     Ok(found)
 }
 
-/// Runs each operation under callgrind, alone, so that `tell` is that operation's own.
+/// Runs each operation alone under callgrind, so that the cost of `tell` belongs to that operation.
 fn count(
     program: &Path,
     operations: &BTreeMap<String, (f64, u64)>,
@@ -253,8 +253,8 @@ fn count(
     Ok(costs)
 }
 
-/// Inclusive cost of each function of a callgrind profile: its own lines plus those of its calls.
-/// (Callgrind's format: a line `calls=` is followed by one with the inclusive cost of the calls.)
+/// Returns the inclusive cost of each function of a callgrind profile: its own lines plus those of its calls. (In
+/// callgrind's format, the line after `calls=` has the inclusive cost of the calls.)
 pub fn inclusive(profile: &str) -> BTreeMap<String, u64> {
     let mut names: BTreeMap<String, String> = BTreeMap::new();
     let mut costs: BTreeMap<String, u64> = BTreeMap::new();
@@ -274,7 +274,7 @@ pub fn inclusive(profile: &str) -> BTreeMap<String, u64> {
     costs
 }
 
-/// Callgrind writes `(12) name` once and `(12)` afterwards.
+/// Resolves a name of callgrind, which writes `(12) name` once and `(12)` afterwards.
 fn resolve(names: &mut BTreeMap<String, String>, text: &str) -> String {
     match text.split_once(' ') {
         Some((id, name)) => {

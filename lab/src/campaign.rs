@@ -1,7 +1,7 @@
-//! `cargo xtask campaign`: seeded worlds of adapters, traffic and faults, and what must hold in them.
+//! `cargo xtask campaign`: seeded worlds of adapters, traffic and faults, and the invariants checked in them.
 //!
-//! The worlds are the crate `campaign`; what it takes is told by `cargo xtask campaign --help`. A long run is worth an
-//! optimised build.
+//! The worlds are the crate `campaign`; `cargo xtask campaign --help` lists its options. Long runs use an optimised
+//! build.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use anyhow::Result;
 
 use crate::shell;
 
-/// For more seeds than this the build is an optimised one.
+/// Number of seeds above which the build is an optimised one.
 const LONG: u64 = 1_000;
 
 fn is_long(arguments: &[String]) -> bool {
@@ -27,7 +27,7 @@ fn is_long(arguments: &[String]) -> bool {
     seeds.is_some_and(|seeds| seeds > LONG) || value("--hours").is_some()
 }
 
-/// Runs it with these arguments.
+/// Runs the campaign with these arguments.
 pub fn run(arguments: &[String]) -> Result<()> {
     let mut command = shell::cargo(&["run", "--bin", "campaign"]);
     if is_long(arguments) {
@@ -37,7 +37,7 @@ pub fn run(arguments: &[String]) -> Result<()> {
     shell::run(command)
 }
 
-/// The packets of a world in which nothing goes wrong.
+/// Captures the packets of a world without faults.
 pub fn capture(path: &Path) -> Result<()> {
     let arguments = [
         "--quiet",

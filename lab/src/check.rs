@@ -1,4 +1,4 @@
-//! `test` and `check`: what a person runs before a commit, and all that CI runs.
+//! `test` and `check`: the tests to run before a commit, and all checks that CI runs.
 
 mod output;
 
@@ -15,7 +15,7 @@ use crate::{
     vm, wire,
 };
 
-/// Every test of the workspace, then the witnesses on the wire; at the end, what was left out.
+/// Runs every test of the workspace, then the external checks of the wire. Lists at the end what was left out.
 pub fn test(filter: Option<&str>) -> Result<()> {
     if filter.is_none() {
         conformance::check_complete()?;
@@ -23,7 +23,7 @@ pub fn test(filter: Option<&str>) -> Result<()> {
     with_what_was_left_out(|| tests(filter))
 }
 
-/// What `test` and `check` leave out is said once more at their end.
+/// Runs `work`, then lists everything that `test` or `check` left out.
 fn with_what_was_left_out(work: impl FnOnce() -> Result<()>) -> Result<()> {
     let result = work();
     match left_out::table() {
@@ -43,7 +43,7 @@ fn tests(filter: Option<&str>) -> Result<()> {
         let processors = std::thread::available_parallelism()?.get();
         command.env(THREADS, (processors + WAITING).to_string());
     }
-    // Without git (a source archive), the fixed seeds have to do.
+    // Without git (a source archive), only the fixed seeds are used.
     if let Ok(commit) = shell::capture(shell::command("git", &["rev-parse", "HEAD"])) {
         command.env("SIM_COMMIT", commit.trim());
     }
@@ -59,12 +59,12 @@ fn tests(filter: Option<&str>) -> Result<()> {
     wire::run(&capture, &wire::EXTENSIONS)
 }
 
-/// How many tests run at once.
+/// Environment variable with the number of tests that run at once.
 const THREADS: &str = "RUST_TEST_THREADS";
-/// So many tests may wait, for a timer or a process, while each processor has another.
+/// Tests that run at once beyond one for each processor, since some wait for a timer or a process.
 const WAITING: usize = 2;
 
-/// Modules of `udapl/tests/dat` about the data path: what a message, a window and a shared receive queue have to do.
+/// Modules of `udapl/tests/dat` about the data path: messages, windows and shared receive queues.
 const DATA_PATH: [&str; 9] = [
     "send::",
     "recv::",
@@ -76,10 +76,10 @@ const DATA_PATH: [&str; 9] = [
     "srq::",
     "lossy::",
 ];
-/// The one about memory windows, which a device may lack.
+/// The module of tests of memory windows, which a device may lack.
 const WINDOWS: &str = "rmr::";
 
-/// What `datctl sim profiles` lists.
+/// Output of `datctl sim profiles`.
 #[derive(Deserialize)]
 struct Profiles {
     profiles: Vec<Profile>,
@@ -93,8 +93,8 @@ struct Profile {
     memory_windows: bool,
 }
 
-/// The tests of the data path, or those with `filter` in their names, on every generation that the driver speaks to,
-/// and on its virtual functions.
+/// Runs the tests of the data path, or those with `filter` in their names, on every generation that the driver
+/// supports, and on its virtual functions.
 pub fn profiles(filter: Option<&str>) -> Result<()> {
     let listed = ["run", "--bin", "datctl", "--", "--json", "sim", "profiles"];
     let listed: Profiles = serde_json::from_str(&shell::capture(shell::cargo(&listed))?)?;
@@ -125,8 +125,8 @@ pub fn profiles(filter: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// Runs `cargo test` with its output shown as it comes. The error repeats the names of the tests that failed: they are
-/// far above by then. What tests have left out is noted.
+/// Runs `cargo test` and shows its output as it comes. The error repeats the names of the failed tests, which are far
+/// above by then. Notes what tests have left out.
 fn run_tests(mut command: Command, to: &mut impl Write) -> Result<()> {
     let shown = shell::announce(&command);
     let mut child = command
@@ -156,8 +156,8 @@ fn list(failed: &[String]) -> String {
     }
 }
 
-/// Format, lints, documentation, house rules, foreign crates, tests, the bars of the hot path, and the same tests
-/// through a kernel in a virtual machine.
+/// Runs all checks: format, lints, documentation, house rules, foreign crates, tests, the bars of the hot path, and
+/// the same tests through a kernel in a virtual machine.
 pub fn run() -> Result<()> {
     with_what_was_left_out(checks)
 }
@@ -169,7 +169,7 @@ fn checks() -> Result<()> {
     result
 }
 
-/// What `check` does, and how long each took.
+/// Phases of `check`, each with its duration.
 #[derive(Default)]
 struct Phases {
     took: Vec<(&'static str, Duration)>,

@@ -1,11 +1,12 @@
-//! Clause → tests → result, and the table of the calls.
+//! Maps clauses to tests and results, and checks the table of the calls.
 //!
-//! The clauses are the tables of `docs/clauses.md`. A test names the clauses it holds in a doc line
-//! `/// Clauses: SEND-1, SEND-29.` above its function. A clause that binds the provider (a kind that begins with P) and
-//! has no test is an error, and so is a call without clauses.
+//! The clauses are the tables of `docs/clauses.md`. A test names the clauses it verifies in a doc line `/// Clauses:
+//! SEND-1, SEND-29.` above its function. It is an error if a clause that binds the provider (a kind that begins with
+//! P) has no test, or if a call has no clauses.
 //!
-//! `docs/conformance.md` is the matrix, written by `cargo xtask conformance` and checked in; a check fails when it is
-//! not what would be written now. It holds no results: a check that passes has run every test in it.
+//! `docs/conformance.md` is the matrix, written by `cargo xtask conformance` and checked in. A check fails if the
+//! file differs from the matrix generated now. The file holds no results: a check that passes has run every test in
+//! it.
 
 mod calls;
 mod matrix;
@@ -18,7 +19,7 @@ use clap::Args;
 
 use crate::shell;
 
-/// Where tests that name clauses are.
+/// Folders with tests that name clauses.
 const TESTS: &[&str] = &["udapl/tests", "udapl/src", "dat-core/src", "fuzz/tests"];
 
 /// What to do about the clauses.
@@ -33,7 +34,7 @@ struct Clause {
     id: String,
     kind: String,
     text: String,
-    /// The heading it stands under: calls, with commas between them.
+    /// The heading above the clause: calls, separated by commas.
     section: String,
 }
 
@@ -51,10 +52,10 @@ struct Test {
     name: String,
 }
 
-/// Clause → tests that hold it.
+/// Clause → tests that verify it.
 type Tests = BTreeMap<String, Vec<Test>>;
 
-/// The Rust sources below some folders, in order.
+/// Returns the Rust sources below some folders, in order.
 fn sources(folders: &[&str]) -> Result<Vec<PathBuf>> {
     let mut folders: Vec<PathBuf> = folders.iter().map(|at| shell::root().join(at)).collect();
     let mut found = Vec::new();
@@ -91,7 +92,7 @@ fn parse_clauses(text: &str) -> Vec<Clause> {
         if let Some(heading) = line.strip_prefix("## ") {
             heading.clone_into(&mut section);
         }
-        // A cell may hold an escaped bar.
+        // A cell may contain an escaped bar.
         let line = line.replace("\\|", "\u{1}");
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
         if let [_, id, kind, text, _] = cells[..]
@@ -149,8 +150,8 @@ fn missing<'a>(clauses: &'a [Clause], tests: &Tests) -> Vec<&'a Clause> {
         .collect()
 }
 
-/// Fails when a clause has no test, a test names a clause that does not exist, a call has no clauses, or
-/// one of the tables in `docs` is not true.
+/// Checks the clauses and the tables in `docs`. Fails if a clause has no test, a test names a clause that does not
+/// exist, a call has no clauses, or a table in `docs` is wrong.
 pub fn check_complete() -> Result<()> {
     calls::check()?;
     let (clauses, tests) = (clauses()?, tests_by_clause()?);
@@ -192,7 +193,7 @@ pub fn check_complete() -> Result<()> {
     Ok(())
 }
 
-/// Runs the tests, prints what they say of each clause, and writes the matrix.
+/// Runs the tests, prints the result of each clause, and writes the matrix.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let (clauses, tests) = (clauses()?, tests_by_clause()?);
     matrix::write(&clauses, &tests)?;

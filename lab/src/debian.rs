@@ -1,4 +1,4 @@
-//! Packages of Debian, unpacked and not installed.
+//! Unpacks Debian packages without installing them.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::shell;
 /// Downloads packages into a folder, which is made anew, and unpacks them below `root`, a folder in it.
 ///
 /// # Errors
-/// The programs for it, or the packages, cannot be had.
+/// The required programs or the packages are not available.
 pub fn unpack(folder: &Path, root: &Path, packages: &[&str]) -> Result<()> {
     for program in ["apt-get", "dpkg-deb"] {
         ensure!(shell::exists(program), "no {program} here");
@@ -19,7 +19,7 @@ pub fn unpack(folder: &Path, root: &Path, packages: &[&str]) -> Result<()> {
     }
     std::fs::create_dir_all(root)?;
     if let Err(first) = download(folder, packages) {
-        // The lists may be old, or not there.
+        // The package lists may be old or missing.
         shell::run(shell::command("apt-get", &["update", "-qq"])).context(first)?;
         download(folder, packages)?;
     }

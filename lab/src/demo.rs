@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::shell;
 
-/// A short run over a small file of the repository, for the checks on its capture.
+/// Runs the demo over a small file of the repository, for the checks of its capture.
 pub fn small(capture: &Path) -> Result<()> {
     let file = shell::root().join("Cargo.lock");
     let [file, capture] = [&file, capture].map(|path| path.to_string_lossy().into_owned());

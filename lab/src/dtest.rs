@@ -6,12 +6,12 @@
 //!   dtest -P ia -h host  --> libdat2.so.2 --DAT_OVERRIDE=1.conf--> our libdat.so --> sim:1 --'
 //! ```
 //!
-//! A server and a client, two processes, each with its own `dat.conf`, in which one name leads each to a simulated
-//! function of its own; between the functions is one wire. Every mode of `dtest` that reliable connections have, and
-//! the tests of `dapltest`, are run, and a table says what came of each. Before that a C compiler holds our structures
-//! of DAT 2.0 against the package's headers.
+//! Server and client are two processes. Each has its own `dat.conf`, in which the same name leads to a simulated
+//! function of its own. One wire connects the functions. Every mode of `dtest` that reliable connections have, and
+//! the tests of `dapltest`, are run, and a table shows the result of each. Before that a C compiler checks our
+//! structures of DAT 2.0 against the package's headers.
 //!
-//! The packages are unpacked under the target directory, not installed. Where they cannot be had, that is said.
+//! The packages are unpacked under the target directory, not installed. If they are not available, a message says so.
 
 mod distribution;
 mod pair;
@@ -43,7 +43,7 @@ pub struct Arguments {
 /// A run of a server and a client.
 struct Mode {
     program: Program,
-    /// Of the client; dtest's server gets them too.
+    /// Options of the client; dtest's server gets them too.
     options: &'static str,
     what: &'static str,
 }
@@ -54,7 +54,7 @@ enum Program {
     Dtestcm,
     Dtestx,
     Dapltest,
-    /// One process that tells what it could make.
+    /// One process that prints how many objects it could create.
     Limit,
 }
 
@@ -172,7 +172,7 @@ const MODES: &[Mode] = &[
     ),
     dapltest("-T P -i 1024 -p 4 -m b RR 4096 2", "performance, RDMA Read"),
     limit("limit_ia", "100 instances"),
-    // With -w 8 the others give endpoints of all instances a connection EVD of the first, which is no DAT.
+    // With -w 8 the other limits give endpoints of all instances a connection EVD of the first, which DAT forbids.
     limit("-w 8 limit_pz", "100 PZs in 8 instances"),
     limit("-w 8 limit_cno", "100 CNOs in 8 instances"),
     limit("-w 8 limit_evd", "100 EVDs in 8 instances"),
@@ -190,13 +190,13 @@ const MODES: &[Mode] = &[
 /// Runs all modes.
 ///
 /// # Errors
-/// A part cannot be had, or a mode failed.
+/// A component is not available, or a mode failed.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let distribution = Distribution::prepare()?;
     run_on(&distribution, arguments)
 }
 
-/// The run as one of the checks: without the packages it says so and goes on.
+/// Runs the modes as one of the checks. Without the packages it reports that and returns success.
 ///
 /// # Errors
 /// A mode failed.

@@ -1,4 +1,4 @@
-//! `cargo xtask install --prefix DIR`: the library as C programs use it.
+//! `cargo xtask install --prefix DIR`: installs the library as C programs use it.
 //!
 //! | file | is |
 //! |---|---|
@@ -9,7 +9,7 @@
 //! | `lib/pkgconfig/dat.pc` | how to compile and link |
 //! | `include/dat/*.h` | the headers |
 //!
-//! The crate `udapl` is built as these libraries here only, so that no other build has to link them.
+//! Only this module builds the crate `udapl` as these libraries, so that no other build has to link them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -43,10 +43,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Installs for a program that says itself what it is for.
+/// Installs into a prefix without a message on its use.
 ///
 /// # Errors
-/// Cargo, a tool of binutils, or a file.
+/// Cargo or a tool of binutils failed, or a file could not be read or written.
 pub fn install(prefix: &Path, profile: &str) -> Result<()> {
     fs::create_dir_all(prefix).with_context(|| prefix.display().to_string())?;
     let prefix = prefix.canonicalize()?;
@@ -70,19 +70,19 @@ pub fn install(prefix: &Path, profile: &str) -> Result<()> {
     Ok(())
 }
 
-/// The library, built, its debug information apart.
+/// The built library and its debug file.
 pub struct Library {
     pub stripped: PathBuf,
     pub debug: PathBuf,
-    /// Whole: who links it in may want to know lines.
+    /// The archive with its debug information, which programs that link it may want.
     pub archive: PathBuf,
 }
 
 impl Library {
-    /// Builds it into a folder that is there.
+    /// Builds the library into an existing folder.
     ///
     /// # Errors
-    /// Cargo, a tool of binutils, or a file.
+    /// Cargo or a tool of binutils failed, or a file could not be read or written.
     pub fn build(profile: &str, folder: &Path) -> Result<Self> {
         let built = build(profile)?;
         let file = |name: &str| {
@@ -96,7 +96,7 @@ impl Library {
         };
         let whole = file("libudapl.so")?;
         objcopy(&["--only-keep-debug".as_ref(), whole, &library.debug])?;
-        // The name and a checksum of the debug file are in the library: debuggers look beside it, then by build id.
+        // The library contains the name and a checksum of the debug file: debuggers look beside it, then by build id.
         let link = format!("--add-gnu-debuglink={}", library.debug.display());
         let strip: [&Path; 4] = [
             "--strip-unneeded".as_ref(),
@@ -109,7 +109,7 @@ impl Library {
         Ok(library)
     }
 
-    /// By which a debugger finds the debug file, in hexadecimal digits.
+    /// Returns the build id, by which a debugger finds the debug file, in hexadecimal digits.
     ///
     /// # Errors
     /// The linker wrote none.
@@ -130,20 +130,20 @@ fn objcopy(arguments: &[&Path]) -> Result<()> {
     Ok(())
 }
 
-/// The headers of DAT 1.2.
+/// Returns the headers of DAT 1.2.
 ///
 /// # Errors
-/// A file.
+/// The folder cannot be read.
 pub fn headers() -> Result<Vec<PathBuf>> {
     let folder = shell::root().join("udapl/include/dat");
     let entries = fs::read_dir(&folder).with_context(|| folder.display().to_string())?;
     entries.map(|entry| Ok(entry?.path())).collect()
 }
 
-/// The text of `dat.pc` for a prefix.
+/// Returns the text of `dat.pc` for a prefix.
 ///
 /// # Errors
-/// A file.
+/// A file cannot be read.
 pub fn pkgconfig(prefix: &str, libraries: &str) -> Result<String> {
     let template = fs::read_to_string(shell::root().join("udapl/dat.pc.in"))?;
     Ok(template
@@ -152,11 +152,12 @@ pub fn pkgconfig(prefix: &str, libraries: &str) -> Result<String> {
         .replace("@version@", env!("CARGO_PKG_VERSION")))
 }
 
-/// Builds the libraries; the files that made.
+/// Builds the libraries and returns the files.
 fn build(profile: &str) -> Result<Vec<PathBuf>> {
     let soname = format!("-Clink-arg=-Wl,-soname,{SONAME}");
-    // In a program of DAT 2.0 other libraries have calls of the same names: ours are not to be taken for theirs. And
-    // threads of ours may outlive the last adapter, so the library stays when the registry has done with it.
+    // In a program of DAT 2.0 other libraries have calls of the same names, and the linker must not bind our calls to
+    // theirs. And threads of ours may outlive the last adapter, so the library stays loaded after the registry closes
+    // it.
     let alone = "-Clink-arg=-Wl,-Bsymbolic,-z,nodelete";
     let messages = shell::capture(shell::cargo(&[
         "rustc",
@@ -194,13 +195,13 @@ mod tests {
 
     use super::*;
 
-    /// How long an example waits for one thing where people run it, and how long here: the end of a wait that would
-    /// never end, and no measure. On a busy machine valgrind takes longer than people wait.
+    /// Time limits of one wait of an example, as published and in this test. They end a wait that would never end,
+    /// and measure nothing. On a busy machine valgrind takes longer than the published limit.
     const PATIENCE: [&str; 2] = ["#define PATIENCE 60000000 ", "#define PATIENCE 600000000 "];
-    /// Seconds after which a program that hangs elsewhere than in a wait of its own is ended, with status 124.
+    /// Seconds after which a program that hangs outside of such a wait is ended, with status 124.
     const HANGS: &str = "3000";
 
-    /// A prefix with everything installed, and what programs of it are built and run with.
+    /// A prefix with everything installed, and the means to build and run programs against it.
     struct Prefix(tempfile::TempDir);
 
     impl Prefix {
@@ -228,7 +229,7 @@ mod tests {
             self.compile_file(name, &source, link)
         }
 
-        /// Compiles a program that people read, with more patience.
+        /// Compiles a published example with a longer limit of its waits.
         fn compile_example(&self, name: &str, source: &Path) -> PathBuf {
             let text = fs::read_to_string(source).expect("a program");
             let [usual, longer] = PATIENCE;
@@ -251,7 +252,7 @@ mod tests {
             cc
         }
 
-        /// What a program prints, by itself and under valgrind where that is installed.
+        /// Checks the output of a program, by itself and under valgrind if that is installed.
         fn run_checked(&self, program: &Path, arguments: &[&Path], printed: &str) {
             let mut alone = Command::new(program);
             alone.args(arguments);
@@ -283,7 +284,7 @@ mod tests {
         }
     }
 
-    /// The calls that the installed headers declare, each at the begin of a line: `DAT_RETURN dat_NAME(`.
+    /// Returns the calls that the installed headers declare, each at the begin of a line: `DAT_RETURN dat_NAME(`.
     fn declared(prefix: &Prefix) -> BTreeSet<String> {
         let headers = std::fs::read_dir(prefix.0.path().join("include/dat")).expect("headers");
         let texts = headers.map(|header| {
@@ -305,7 +306,7 @@ mod tests {
         calls
     }
 
-    /// The calls that the library has for others.
+    /// Returns the calls that the library exports.
     fn exported(prefix: &Prefix) -> BTreeSet<String> {
         let mut symbols = Command::new("nm");
         symbols
@@ -333,7 +334,7 @@ mod tests {
         assert_eq!(prefix.run(Command::new(&linked_in)), DEMO);
         let source = shell::root().join("udapl/tests/c/demo.c");
         let mut alone = prefix.cc("alone", &source, &["--cflags", "--static", "--libs"]);
-        // The linker warns of dlopen(3): a program linked like this loads no providers of other libraries.
+        // The linker warns of dlopen(3): a statically linked program loads no providers of other libraries.
         alone.arg("-static").env("LC_ALL", "C");
         shell::capture(alone).expect("it links as pkg-config says");
         let alone = prefix.0.path().join("alone");
@@ -344,7 +345,7 @@ mod tests {
         assert_eq!(prefix.run(Command::new(&alone)), DEMO);
     }
 
-    /// What IAO-1, IAO-5, IAO-6, PINI-1, REGL-1, REGL-2, REGL-3 say, in C.
+    /// IAO-1, IAO-5, IAO-6, PINI-1, REGL-1, REGL-2, REGL-3, in C.
     #[test]
     fn a_c_program_opens_what_its_dat_conf_names() {
         let prefix = Prefix::new();
@@ -356,9 +357,9 @@ mod tests {
         assert_eq!(prefix.run(without), "nothing listed\n");
     }
 
-    /// In virtual time, where a wait never sleeps, and in the machine's.
+    /// In virtual time, where a wait never sleeps, and in the machine's time.
     ///
-    /// What CNO-15, EVDW-8 say, in C.
+    /// CNO-15, EVDW-8, in C.
     #[test]
     fn a_signal_ends_the_waits_of_a_c_program_and_nothing_is_lost() {
         let prefix = Prefix::new();
@@ -377,7 +378,7 @@ mod tests {
         let program = prefix.compile("locked", &["--cflags", "--libs"]);
         let printed = prefix.run(Command::new(program));
         match printed.strip_prefix("left out: ") {
-            // Who may not lock that much has nothing to look at.
+            // The process may not lock that much memory.
             Some(why) => println!("left out: {why}"),
             None => assert_eq!(printed, "locked, and small\n"),
         }
@@ -402,7 +403,7 @@ mod tests {
         assert!(sections(&debug).contains(".debug_line"));
     }
 
-    /// What LMRC-7, LMRC-8 say, in C.
+    /// LMRC-7, LMRC-8, in C.
     #[test]
     fn two_c_programs_share_memory_under_one_name() {
         let prefix = Prefix::new();
@@ -411,7 +412,7 @@ mod tests {
         assert_eq!(prefix.run(program), "one memory\n");
     }
 
-    /// What LMRC-2, LMRC-3, LMRC-5, LMRC-6, LMRF-1, LMRF-2 say, in C.
+    /// LMRC-2, LMRC-3, LMRC-5, LMRC-6, LMRF-1, LMRF-2, in C.
     #[test]
     fn a_c_program_makes_regions_of_regions() {
         let prefix = Prefix::new();
@@ -421,7 +422,7 @@ mod tests {
         assert_eq!(prefix.run(Command::new(program)), expected);
     }
 
-    /// What PINI-1, PINI-2, REGA-1 to REGA-3 and REGR-1 to REGR-3 say, in C.
+    /// PINI-1, PINI-2, REGA-1 to REGA-3 and REGR-1 to REGR-3, in C.
     #[test]
     fn providers_of_other_libraries_are_added_called_loaded_and_removed() {
         let prefix = Prefix::new();
@@ -435,8 +436,8 @@ mod tests {
         prefix.run_checked(&program, &[prefix.0.path()], "done\n");
     }
 
-    /// A child of fork(2) is refused, and its parent is not disturbed. Not under valgrind: what the parent's threads
-    /// hold nobody holds in the child, and it is told as lost there.
+    /// Calls of a child of fork(2) are refused, and its parent is not disturbed. The test does not use valgrind,
+    /// which reports memory held by the parent's threads as lost in the child.
     #[test]
     fn a_c_program_that_forks_keeps_its_adapters_to_itself() {
         let prefix = Prefix::new();
@@ -447,7 +448,7 @@ mod tests {
         assert_eq!(prefix.run(forked), printed);
     }
 
-    /// Functions with a wire of their own have threads, and the machine's time.
+    /// Functions with a wire of their own use threads and the machine's time.
     #[test]
     fn valgrind_finds_nothing_in_a_c_program_whose_functions_have_a_wire() {
         let prefix = Prefix::new();
@@ -492,7 +493,7 @@ mod tests {
         );
     }
 
-    /// The first C program that people read.
+    /// The first C program of the documentation.
     #[test]
     fn the_example_in_c_finds_both_texts() {
         let prefix = Prefix::new();
@@ -503,7 +504,7 @@ mod tests {
         prefix.run_checked(&program, &[], printed);
     }
 
-    /// With the names that its head has, but for the path of the wire.
+    /// The program uses the names in its opening comment, except for the path of the wire.
     #[test]
     fn the_example_of_two_programs_in_c_talks_as_processes_and_as_threads() {
         let prefix = Prefix::new();
@@ -542,7 +543,7 @@ mod tests {
             "client: received: you said: hello\n"
         );
         assert!(server.wait().expect("its end").success());
-        // Why a name is refused is said in a sentence.
+        // The reason for refusing a name is printed as a sentence.
         let mut refused = Command::new(&program);
         refused
             .args(["server", "sim:s,link=unix:wire"])

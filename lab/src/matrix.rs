@@ -1,9 +1,9 @@
-//! `cargo xtask matrix`: which program in which kernel asks what of the simulator.
+//! `cargo xtask matrix`: the requests of programs in several kernels to the simulator.
 //!
-//! Each kernel runs the programs one after the other by `simnic run --record`, and when each begins is noted by the
-//! world's time. The recording is replayed in these parts: what was asked for is in the reports of the functions, what
-//! arrived in the event log. Recordings are kept in target/matrix, and one that is there is not made again; a run that
-//! fails leaves none. What they say is docs/simulator-matrix.json, from which the page is made.
+//! Each kernel runs the programs one after the other by `simnic run --record`. The world's time at which each program
+//! begins is noted. The recording is replayed in these parts. The functions' reports hold the requests, the event log
+//! the packets that arrived. Recordings are kept in target/matrix, and an existing one is not made again; a run that
+//! fails leaves none. The results are docs/simulator-matrix.json, from which the page is made.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -19,44 +19,44 @@ use crate::vm::Coverage;
 
 const DATA: &str = "docs/simulator-matrix.json";
 const PAGE: &str = "docs/simulator-matrix.md";
-/// As `simnic run --kernel` names them, the oldest first.
+/// Kernels by their `simnic run --kernel` names, the oldest first.
 const KERNELS: [&str; 3] = ["bookworm", "trixie", "backports"];
-/// Seconds that all programs may take.
+/// Time limit of all programs, in seconds.
 const SECONDS: &str = "900";
 
-/// What happens before the first program: the drivers load, both ports get an address.
+/// The part before the first program: the drivers load, and both ports get an address.
 const BOOT: &str = "boot";
-/// Programs, one after the other. What a line that begins with [`PART`] names is what comes then.
+/// Programs, one after the other. A line that begins with [`PART`] names the part that follows.
 const SCRIPT: &str = include_str!("matrix/programs");
-/// What its programs are in, besides what a machine has.
+/// Packages with the programs, besides those of every machine.
 const PACKAGES: [&str; 4] = [
     "ucx-utils",
     "libfabric-bin",
     "dpdk-dev",
     "librte-net-mlx5-25",
 ];
-/// fio on a disk by NVMe over RDMA. It puts both ports together: what comes behind it has them so.
+/// fio on a disk by NVMe over RDMA. It puts both ports into one namespace, and they stay there for later parts.
 const NVME_FIO: &str = include_str!("../../simnic/examples/nvme-fio.sh");
 const PART: &str = "== ";
-/// Before the world's time at which a part began.
+/// Prefix of the world's time at which a part began.
 const AT: &str = "@ ";
 
-/// What a program in a kernel has asked for. Numbers go in front of names, for their order.
+/// Requests of one program in one kernel. Numbers precede names, for their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Run {
-    /// As `uname -r` has it.
+    /// Version as in `uname -r`.
     kernel: String,
     program: String,
     date: String,
     commands: BTreeSet<String>,
     registers: BTreeSet<String>,
-    /// Commands and registers that were refused each time.
+    /// Commands and registers that were refused every time.
     refused: BTreeSet<String>,
     packets: BTreeSet<String>,
 }
 
 impl Run {
-    /// From what `simnic replay --coverage` says.
+    /// Parses the output of `simnic replay --coverage`.
     fn of(said: &str) -> Result<Self> {
         let coverage = Coverage::parse(said)?;
         let mut run = Self::default();
@@ -81,14 +81,14 @@ impl Run {
         Ok(run)
     }
 
-    /// Its kernel's version without what Debian adds.
+    /// Returns the kernel's version without Debian's suffix.
     fn version(&self) -> String {
         let parts: Vec<&str> = self.kernel.splitn(3, '.').collect();
         parts[..parts.len().min(2)].join(".")
     }
 }
 
-/// Records what has not been recorded, and writes data and page.
+/// Records missing recordings, and writes data and page.
 pub fn run() -> Result<()> {
     shell::run(shell::cargo(&["build", "--workspace", "--bin", "simnic"]))?;
     let target = shell::target_directory()?;
@@ -145,7 +145,7 @@ fn record(target: &Path, kernel: &str, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What each program of a recording asked for.
+/// Returns the requests of each program of a recording.
 fn read(target: &Path, recording: &Path) -> Result<Vec<Run>> {
     let notes = std::fs::read_to_string(recording.with_extension("out"))?;
     let kernel = notes.lines().next().context("no kernel")?.to_owned();
@@ -177,7 +177,7 @@ fn read(target: &Path, recording: &Path) -> Result<Vec<Run>> {
     runs.collect()
 }
 
-/// What a command says; it succeeds.
+/// Returns the output of a command, which must succeed.
 fn said(mut command: Command) -> Result<String> {
     let output = command
         .output()

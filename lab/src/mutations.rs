@@ -1,8 +1,8 @@
-//! `cargo xtask mutations`: defects put into a copy of the tree, one at a time, and the seed in which the campaign
-//! finds each.
+//! `cargo xtask mutations`: puts defects into a copy of the tree, one at a time, and reports the seed in which the
+//! campaign finds each.
 //!
-//! What they are stands in `campaign/mutations.toml`. A campaign that finds none of them would prove nothing by finding
-//! none in the tree as it is.
+//! The defects are listed in `campaign/mutations.toml`. A campaign that found none of them would prove nothing by
+//! finding none in the tree as it is.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,9 +15,9 @@ use serde::Deserialize;
 
 use crate::shell;
 
-/// Worlds that are run at a time.
+/// Number of worlds in one run of the campaign.
 const AT_A_TIME: u64 = 20;
-/// Seconds after which worlds that do not end count as a find.
+/// Time limit of a run in seconds. Worlds that exceed it count as a find.
 const PATIENCE: u32 = 60;
 
 /// What to try.
@@ -42,12 +42,12 @@ struct Mutation {
     file: String,
     before: String,
     after: String,
-    /// Why no campaign can find it.
+    /// Reason why no campaign can find it.
     blind: Option<String>,
 }
 
 impl Mutation {
-    /// The file with the defect in it.
+    /// Returns the file with the defect in it.
     fn applied(&self, root: &Path) -> Result<String> {
         let text = fs::read_to_string(root.join(&self.file))
             .with_context(|| format!("{}: {}", self.name, self.file))?;
@@ -67,7 +67,7 @@ fn catalogue() -> Result<Vec<Mutation>> {
     Ok(toml::from_str::<Catalogue>(&text)?.mutation)
 }
 
-/// Makes each, and says in which seed it was found.
+/// Applies each mutation, and reports the seed that found it.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let mutations = catalogue()?;
     let folder = shell::target_directory()?.join("mutations");
@@ -92,7 +92,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// The files under version control, with what is not committed yet.
+/// Copies the files under version control, with uncommitted changes.
 fn copy_of_the_tree(to: &Path) -> Result<PathBuf> {
     let root = shell::root();
     let listed = shell::capture(shell::command("git", &["ls-files"]))?;
@@ -100,7 +100,7 @@ fn copy_of_the_tree(to: &Path) -> Result<PathBuf> {
     for file in files {
         let (from, to) = (root.join(file), to.join(file));
         let Ok(bytes) = fs::read(&from) else { continue };
-        // What has not changed keeps its time, so that it is not built again.
+        // An unchanged file keeps its time, so that it is not built again.
         if fs::read(&to).is_ok_and(|there| there == bytes) {
             continue;
         }
@@ -110,7 +110,7 @@ fn copy_of_the_tree(to: &Path) -> Result<PathBuf> {
     Ok(to.to_path_buf())
 }
 
-/// In which seed it was found, and as what.
+/// Returns the seed in which the mutation was found, and the failure.
 fn try_one(
     mutation: &Mutation,
     tree: &Path,
@@ -141,7 +141,8 @@ fn build(tree: &Path, folder: &Path) -> Result<PathBuf> {
     Ok(target.join("debug/campaign"))
 }
 
-/// Some worlds: the first that failed, counted from 1, and what it said. Worlds that do not end have failed, too.
+/// Runs some worlds. Returns the first that failed, counted from 1, and its message. Worlds that do not end have
+/// failed, too.
 fn worlds(campaign: &Path, first: u64) -> Result<Option<(u64, String)>> {
     let output = Command::new("timeout")
         .arg(PATIENCE.to_string())
@@ -180,7 +181,7 @@ fn worlds(campaign: &Path, first: u64) -> Result<Option<(u64, String)>> {
 mod tests {
     use super::*;
 
-    /// The code moves; what a mutation replaces must be there, once.
+    /// The code moves, but the text that a mutation replaces must occur exactly once.
     #[test]
     fn every_mutation_applies() {
         let mutations = catalogue().expect("it parses");

@@ -1,8 +1,9 @@
-//! `cargo xtask nvme bench`: what an I/O costs in the NVMe target, in instructions.
+//! `cargo xtask nvme bench`: the cost of an I/O in the NVMe target, in instructions.
 //!
-//! `nvmeof/benches/io.rs` has a host send so many commands at once, again and again, to workers with a null disk. Turns
-//! are counted by callgrind, twice with another number of rounds, so that what comes before the first command is taken
-//! off; so is what a simulator is told of registers, and turns in which nothing came. A run is the same each time.
+//! In `nvmeof/benches/io.rs` a host sends a given number of commands at once, again and again, to workers with a null
+//! disk. Callgrind counts the workers' turns twice, with different numbers of rounds, so that the cost before the
+//! first command is subtracted. Calls that tell a simulator of registers, and turns without work, are subtracted,
+//! too. The result is the same in each run.
 
 use std::path::Path;
 
@@ -15,12 +16,12 @@ use crate::{bench, setup, shell};
 struct Row {
     operation: &'static str,
     bytes: u32,
-    /// Commands at once, of each worker.
+    /// Commands outstanding at each worker.
     at_once: u64,
     workers: u64,
     /// Rounds of the shorter run; the longer one has four times as many.
     rounds: u64,
-    /// The most instructions that an I/O may take; `None` for a row without a bar.
+    /// Upper bound on the instructions of an I/O; `None` for a row without a bar.
     bar: Option<u32>,
 }
 
@@ -30,7 +31,7 @@ const fn row(operation: &'static str, bytes: u32, at_once: u64, workers: u64) ->
         bytes,
         at_once,
         workers,
-        // The simulator moves every byte.
+        // Large transfers get fewer rounds, since the simulator moves every byte.
         rounds: if bytes > 4096 { 2 } else { 10 },
         bar: None,
     }
@@ -45,7 +46,7 @@ impl Row {
     }
 }
 
-/// What the table has. `inline` is a write whose data is in the capsule.
+/// Rows of the table. `inline` is a write whose data is in the capsule.
 const ROWS: [Row; 12] = [
     row("read", 4096, 1, 1).bar(2920),
     row("read", 4096, 32, 1).bar(1740),
@@ -60,15 +61,15 @@ const ROWS: [Row; 12] = [
     row("read", 4096, 32, 2),
     row("read", 4096, 32, 4),
 ];
-/// What a run printed and cost.
+/// Output and cost of one run.
 struct Counted {
     ios: u64,
     idle: u64,
-    /// Instructions of the worker's turns, without what a simulator was told.
+    /// Instructions of the worker's turns, without calls that tell a simulator of registers.
     instructions: f64,
 }
 
-/// Counts, and prints a table.
+/// Counts instructions and prints the table.
 pub fn bench() -> Result<()> {
     setup::run()?;
     let program = bench::build("io")?;

@@ -7,8 +7,8 @@
 //!                                                       ^ asked here: is the target up, do requests have a rate?
 //! ```
 //!
-//! `promtool` checks the rules beside it. Both programs are those of Debian's package `prometheus`: installed, or
-//! unpacked under the target directory. Where it cannot be had that is said, and nothing is checked.
+//! `promtool` checks the rules as well. Both programs are those of Debian's package `prometheus`: installed, or
+//! unpacked under the target directory. If the package is not available, a message says so, and nothing is checked.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -22,11 +22,11 @@ use serde_json::Value;
 
 use crate::{debian, shell};
 
-/// How long Prometheus may take until it has a rate: two scrapes, and its start.
+/// Time limit for Prometheus to have a rate, which takes its start and two scrapes.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Operations of the process with traffic: more than it does in that time.
+/// Operations of the process with traffic: more than it completes in that time.
 const OPERATIONS: &str = "100000000";
-/// What is asked for, and what it says.
+/// Queries, each with its meaning.
 const QUERIES: [(&str, &str); 3] = [
     ("up{job=\"udapl\"}", "the target is up"),
     (
@@ -39,12 +39,12 @@ const QUERIES: [(&str, &str); 3] = [
     ),
 ];
 
-/// A program that ends with this.
+/// A program, killed on drop.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended.
+        // The program may have ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -169,11 +169,11 @@ fn configuration(target: &str, alerts: &Path) -> String {
     )
 }
 
-/// Looks until something is there.
+/// Repeats `look` until it returns a value.
 fn within<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     let until = Instant::now() + PATIENCE;
     loop {
-        // Who is asked may not listen yet.
+        // The server may not listen yet.
         match look() {
             Ok(Some(found)) => return Ok(found),
             Ok(None) if Instant::now() > until => bail!("{what}: not within {PATIENCE:?}"),
@@ -183,13 +183,14 @@ fn within<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>>) -> Result<
     }
 }
 
-/// Where a process listens for TCP, if it does yet: Prometheus does not say which port it took, and the system does. It
-/// is the local address of the socket in state 0Ah that is one of its descriptors (proc_pid_net(5)).
+/// Returns the TCP address at which a process listens, if it does yet. Prometheus does not print the port it took, so
+/// the address is taken from the system: the local address of the socket in state 0Ah that is one of the process's
+/// descriptors (proc_pid_net(5)).
 fn listens(pid: u32) -> Result<Option<String>> {
     let of = PathBuf::from(format!("/proc/{pid}"));
     let mut sockets = Vec::new();
     for descriptor in std::fs::read_dir(of.join("fd"))? {
-        // One may be closed meanwhile.
+        // A descriptor may be closed meanwhile.
         sockets.extend(std::fs::read_link(descriptor?.path()));
     }
     let table = std::fs::read_to_string(of.join("net/tcp"))?;
@@ -204,7 +205,7 @@ fn listens(pid: u32) -> Result<Option<String>> {
     Ok(port.map(|port| format!("127.0.0.1:{port}")))
 }
 
-/// The first value of a query, if it has one.
+/// Returns the first value of a query, if it has one.
 fn number(server: &str, query: &str) -> Result<Option<f64>> {
     let query: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
     let answer = ask(server, &format!("/api/v1/query?query={query}"))?;
@@ -215,7 +216,7 @@ fn number(server: &str, query: &str) -> Result<Option<f64>> {
         .transpose()
 }
 
-/// What Prometheus answers (its HTTP API, prometheus.io/docs/prometheus/latest/querying/api).
+/// Returns the answer of Prometheus (its HTTP API, prometheus.io/docs/prometheus/latest/querying/api).
 fn ask(server: &str, path: &str) -> Result<Value> {
     let mut stream = TcpStream::connect(server)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -227,7 +228,7 @@ fn ask(server: &str, path: &str) -> Result<Value> {
     Ok(serde_json::from_str(body)?)
 }
 
-/// `prometheus` and `promtool`.
+/// Returns the paths of `prometheus` and `promtool`.
 fn programs() -> Result<[PathBuf; 2]> {
     const NAMES: [&str; 2] = ["prometheus", "promtool"];
     if NAMES.iter().all(|name| shell::exists(name)) {

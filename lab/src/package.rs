@@ -1,4 +1,4 @@
-//! `cargo xtask package`: Debian packages, and by `--test` their life in a clean Debian.
+//! `cargo xtask package`: makes Debian packages, and with `--test` tries them in a clean Debian.
 //!
 //! ```text
 //!   cargo build --> datctl, nvmeofd, simnic, libdat --> package::contents --> package::deb --> target/debian/*.deb
@@ -6,9 +6,9 @@
 //!                                                      mmdebstrap --> package::clean: install, try, purge, compare
 //! ```
 //!
-//! They are built for the release of Debian that this machine runs: what they need of it (`Depends`) is found out from
-//! the libraries here. Nothing of Debian's helpers for source packages is used, since a crate's dependencies come from
-//! crates.io, which those do not allow.
+//! The packages are built for the release of Debian that this machine runs, and their dependencies (`Depends`) are
+//! determined from its libraries. Debian's helpers for source packages are not used, since they do not allow
+//! dependencies from crates.io.
 
 mod clean;
 mod contents;
@@ -36,10 +36,10 @@ pub struct Arguments {
     test: bool,
 }
 
-/// Packs, and tries.
+/// Makes the packages, and tries them if asked to.
 ///
 /// # Errors
-/// A tool is missing or fails, or a package does not do what it is for.
+/// A tool is missing or fails, or a package does not work.
 pub fn run(arguments: &Arguments) -> Result<()> {
     ensure!(
         shell::exists("dpkg-deb"),
@@ -71,10 +71,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Has cargo build what is packed.
+/// Builds the packaged programs with cargo.
 fn programs(profile: &str, folder: &Path) -> Result<Programs> {
-    // What is released has no features that only tests of other crates ask for. A quick build is that of the tests: of
-    // the whole workspace, and with an example, since those are built with what tests need.
+    // Released programs have no features that only tests of other crates ask for. A quick build is that of the tests:
+    // the whole workspace with an example, which cargo builds with the features of the tests.
     let selected: &[&str] = match profile {
         "dev" => &[
             "--workspace",
@@ -114,7 +114,7 @@ fn programs(profile: &str, folder: &Path) -> Result<Programs> {
     })
 }
 
-/// What they have in common.
+/// Returns the properties common to all packages of this build.
 fn build(folder: &Path) -> Result<Build> {
     let ask = |program: &str, arguments: &[&str]| -> Result<String> {
         Ok(shell::capture(shell::command(program, arguments))?
@@ -124,7 +124,7 @@ fn build(folder: &Path) -> Result<Build> {
     let name = |variable: &str, otherwise: &str| {
         std::env::var(variable).unwrap_or_else(|_| otherwise.to_owned())
     };
-    // Without git (a source archive), nobody in particular, and a time that is always the same.
+    // Without git (a source archive), a neutral maintainer and a constant time are used.
     let author = |format: &str, otherwise: &str| {
         let asked = ask("git", &["log", "-1", &format!("--format={format}")]);
         asked.unwrap_or_else(|_| otherwise.to_owned())
@@ -145,7 +145,7 @@ fn build(folder: &Path) -> Result<Build> {
     })
 }
 
-/// The licences: ours, and those of the crates that are linked in.
+/// Returns the licences of this project and of the crates that are linked in.
 fn copyright() -> Result<String> {
     let mut crates = shell::cargo(&[
         "tree",

@@ -1,8 +1,8 @@
-//! The pages that people read: README.md and those beside it, `docs`, and the README of simnic. What a page links to is
-//! there, and docs/SUMMARY.md, the table of contents of the site, lists each page of `docs` once. It takes
-//! milliseconds, so it is one of the house rules.
+//! Checks the pages of documentation: README.md and those beside it, `docs`, and the README of simnic. Every target
+//! of a link must exist, and docs/SUMMARY.md, the table of contents of the site, must list each page of `docs` once.
+//! The check takes milliseconds, so it is one of the house rules.
 //!
-//! Links are inline ones, `[text](target)`, outside of code. Other sites are not asked.
+//! Links are inline ones, `[text](target)`, outside of code. Links to other sites are not checked.
 
 use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
@@ -14,24 +14,24 @@ use crate::shell;
 /// The table of contents.
 pub const SUMMARY: &str = "docs/SUMMARY.md";
 
-/// A page of a crate that is a product by itself.
+/// The page of a crate that is a product by itself.
 const SIMNIC: &str = "simnic/README.md";
 
-/// A page, and where it is in the tree.
+/// A page and its path in the tree.
 pub struct Page {
     /// Its path from the root, with slashes.
     pub path: String,
-    /// What it says.
+    /// Its text.
     pub text: String,
 }
 
-/// A link to another place of the tree.
+/// A link to another file of the tree.
 pub struct Link {
-    /// Where the target stands in the text.
+    /// Byte range of the target in the text.
     pub range: Range<usize>,
     /// The file, from the root.
     pub path: String,
-    /// The heading in it, or nothing.
+    /// The heading in it, if the link names one.
     pub anchor: Option<String>,
 }
 
@@ -41,7 +41,7 @@ impl Page {
         Ok(Self { path, text })
     }
 
-    /// What it links to in the tree.
+    /// Returns its links into the tree.
     pub fn links(&self) -> Vec<Link> {
         let folder = Path::new(&self.path).parent().unwrap_or(Path::new(""));
         targets(&self.text)
@@ -69,7 +69,7 @@ impl Page {
             .collect()
     }
 
-    /// What its headings are called in links, as forges and mdBook have it.
+    /// Returns the anchors of its headings, as forges and mdBook generate them.
     pub fn anchors(&self) -> Vec<String> {
         let mut anchors: Vec<String> = Vec::new();
         for (_, line) in prose(&self.text) {
@@ -105,7 +105,7 @@ impl Page {
     }
 }
 
-/// Every page.
+/// Returns every page.
 pub fn all() -> Result<Vec<Page>> {
     let root = shell::root();
     let mut pages = vec![Page::read(SIMNIC.to_owned())?];
@@ -125,7 +125,7 @@ pub fn all() -> Result<Vec<Page>> {
     Ok(pages)
 }
 
-/// Adds what is wrong with the pages.
+/// Adds the errors of the pages.
 pub fn check(breaches: &mut Vec<String>) -> Result<()> {
     let pages = all()?;
     for page in &pages {
@@ -159,7 +159,7 @@ pub fn check(breaches: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
-/// Lines outside of fenced code, each with where it begins.
+/// Returns the lines outside of fenced code, each with its byte offset.
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut fenced = false;
     let mut place = 0;
@@ -172,7 +172,7 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// Where the targets of links stand.
+/// Returns the byte ranges of the targets of links.
 fn targets(text: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     for (start, line) in prose(text) {
@@ -207,7 +207,7 @@ fn anchor_of(heading: &str) -> String {
         .collect()
 }
 
-/// The path without `.` and `..`; what leads out of the tree keeps its `..`, and is not there.
+/// Returns the path without `.` and `..`. A path out of the tree keeps its `..`, and does not exist.
 fn straight(path: &Path) -> String {
     let mut parts = PathBuf::new();
     for part in path.components() {

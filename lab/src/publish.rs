@@ -1,10 +1,10 @@
-//! `cargo xtask publish-check`: whether crates.io would take a release, and whom the release would break.
+//! `cargo xtask publish-check`: checks that crates.io would take a release, and that the release breaks no user.
 //!
-//! Every crate that is published is packed as cargo packs it; `--build` builds each from its package alone, which takes
-//! minutes. What tools there are then look further: the oldest compiler that `rust-version` promises, if rustup has it,
-//! and cargo-semver-checks, which compares the interface of `udapl` with that of the last release.
+//! Every published crate is packed as cargo packs it; `--build` builds each from its package alone, which takes
+//! minutes. Two more checks run if their tools are installed: the oldest compiler that `rust-version` promises, if
+//! rustup has it, and cargo-semver-checks, which compares the interface of `udapl` with that of the last release.
 //!
-//! `check` has one thing of it, [`library_alone`]: the library as an embedder compiles it.
+//! `check` runs one part, [`library_alone`]: the library as an embedder compiles it.
 
 use anyhow::{Context, Result, ensure};
 
@@ -21,12 +21,12 @@ pub struct Arguments {
     allow_dirty: bool,
 }
 
-/// Checks.
+/// Runs the checks.
 ///
 /// # Errors
-/// A crate cannot be packed or built, does not build with the oldest compiler, or breaks those who use it.
+/// A crate cannot be packed or built, does not build with the oldest compiler, or breaks its users.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    // What has `publish = false` is skipped by cargo itself.
+    // cargo itself skips crates with `publish = false`.
     let mut publish = shell::cargo(&["publish", "--workspace", "--dry-run", "--locked"]);
     if !arguments.build {
         publish.arg("--no-verify");
@@ -43,10 +43,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// The oldest compiler that is promised.
+/// The oldest supported compiler.
 const OLDEST: &str = env!("CARGO_PKG_RUST_VERSION");
 
-/// Whether everything compiles with the oldest compiler, tests and benchmarks too.
+/// Checks that everything compiles with the oldest compiler, tests and benchmarks too.
 fn oldest_compiler() -> Result<()> {
     match oldest() {
         Some(toolchain) => shell::run(apart(
@@ -57,17 +57,17 @@ fn oldest_compiler() -> Result<()> {
     }
 }
 
-/// Whether the library compiles without its features, as an embedder has it, and with the oldest compiler, if it is
-/// here.
+/// Checks that the library compiles without its features, as an embedder has it, with the oldest compiler if it is
+/// installed.
 ///
 /// # Errors
-/// It does not.
+/// The library does not compile.
 pub fn library_alone() -> Result<()> {
     let library = ["--package", "udapl", "--no-default-features"];
     shell::run(apart(oldest().as_deref(), &library))
 }
 
-/// What rustup calls the oldest compiler; if it has none, what that leaves out is said.
+/// Returns rustup's name of the oldest compiler. If it is not installed, reports the checks left out.
 fn oldest() -> Option<String> {
     let there = shell::capture({
         let mut command = shell::command("rustup", &["toolchain", "list"]);
@@ -84,7 +84,7 @@ fn oldest() -> Option<String> {
     found
 }
 
-/// The toolchain of a version in rustup's list.
+/// Returns the toolchain of a version in rustup's list.
 fn toolchain(list: &str, version: &str) -> Option<String> {
     let names = list.lines().filter_map(|line| line.split(' ').next());
     let of_version = |name: &&str| {
@@ -94,7 +94,7 @@ fn toolchain(list: &str, version: &str) -> Option<String> {
     names.filter(of_version).map(str::to_owned).next()
 }
 
-/// `cargo check`, by a toolchain or else by this one, beside the build that everything else has in common.
+/// Returns a `cargo check` by this toolchain, or by the current one, with a target directory of its own.
 fn apart(toolchain: Option<&str>, arguments: &[&str]) -> std::process::Command {
     let mut check = shell::command("cargo", &[]);
     check.args(toolchain.map(|name| format!("+{name}")));
@@ -104,7 +104,7 @@ fn apart(toolchain: Option<&str>, arguments: &[&str]) -> std::process::Command {
     check
 }
 
-/// Whether the interface of `udapl` breaks programs of the last release, which is the newest tag `v*`.
+/// Checks that the interface of `udapl` breaks no program of the last release, which is the newest tag `v*`.
 fn interface() -> Result<()> {
     let what = "the interface compared with the last release";
     let tag = shell::command(

@@ -1,11 +1,11 @@
-//! `cargo xtask races`: what runs in several threads, checked by machines.
+//! `cargo xtask races`: checks code that runs in several threads with loom, ThreadSanitizer and Miri.
 //!
 //! - **loom** runs the hand-overs of the C ABI (the gate before an adapter, handles, wakeups, upcalls) and those
 //!   between instances of an adapter (answers, events, interrupts, calls) in every order that the memory model allows,
 //!   with more preemptions than the ordinary tests do (`udapl/src/capi/models`, `hw-mlx/src/instance/models.rs`).
-//! - **ThreadSanitizer** watches the tests of the C ABI, whose threads post, wait, close and are called back. The
-//!   standard library is built with it, or its locks would be no locks to it.
-//! - **Miri** interprets the units that hand over memory between threads (`cargo xtask miri` has the rest).
+//! - **ThreadSanitizer** watches the tests of the C ABI, whose threads post, wait, close and receive upcalls. The
+//!   standard library is built with it, since it would not recognise the locks of an uninstrumented one.
+//! - **Miri** interprets the units that hand over memory between threads (`cargo xtask miri` runs the others).
 //!
 //! The last two need a nightly toolchain with its sources.
 
@@ -50,7 +50,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Crates with models, and where.
+/// Crates with models, each with the path of its models.
 const MODELS: [(&str, &str); 2] = [
     ("udapl", "capi::models::"),
     ("hw-mlx", "instance::models::"),
@@ -86,15 +86,15 @@ fn loom(preemptions: u8) -> Result<()> {
     Ok(())
 }
 
-/// The number before the word "executions".
+/// Returns the number before the word "executions".
 fn count(line: &str) -> Option<u64> {
     let (before, _) = line.split_once(" executions")?;
     before.rsplit(' ').next()?.parse().ok()
 }
 
-/// The tests of the C ABI that have threads.
+/// Test programs of the C ABI that have threads.
 const SUITES: [&str; 1] = ["capi"];
-/// std is built for a named target only.
+/// Target triple, since std is built for an explicit target only.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 fn sanitized() -> Result<()> {
@@ -114,7 +114,7 @@ fn sanitized() -> Result<()> {
     let mut command = shell::command("cargo", &arguments);
     let suppressions = shell::root().join("lab/src/tsan.supp");
     command
-        // Set by the cargo that runs us, it would decide instead of the argument.
+        // The cargo that runs xtask sets this variable, which would override the argument.
         .env_remove("RUSTUP_TOOLCHAIN")
         .env("RUSTFLAGS", "-Zsanitizer=thread")
         .env("CARGO_TARGET_DIR", shell::target().join("tsan"))

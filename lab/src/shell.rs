@@ -1,4 +1,4 @@
-//! Running other programs, always from the workspace root, with errors that name the command.
+//! Runs other programs, always from the workspace root, with errors that name the command.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 pub use guest::program::{announce, capture, exists, run};
 
-/// The workspace root.
+/// Returns the workspace root.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
@@ -14,12 +14,12 @@ pub fn root() -> PathBuf {
         .to_path_buf()
 }
 
-/// Where build products go: honours `CARGO_TARGET_DIR`.
+/// Returns the directory of build products: honours `CARGO_TARGET_DIR`.
 pub fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
-/// Where build products go, as cargo says it: also when a configuration file names the place.
+/// Returns the directory of build products as cargo reports it, which includes configuration files.
 pub fn target_directory() -> Result<PathBuf> {
     let metadata = capture(cargo(&["metadata", "--no-deps", "--format-version", "1"]))?;
     let metadata: serde_json::Value = serde_json::from_str(&metadata)?;
@@ -29,14 +29,14 @@ pub fn target_directory() -> Result<PathBuf> {
         .into())
 }
 
-/// A command that runs in the workspace root.
+/// Returns a command that runs in the workspace root.
 pub fn command(program: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args(arguments).current_dir(root());
     command
 }
 
-/// The cargo that runs us.
+/// Returns a command of the cargo that runs xtask.
 pub fn cargo(arguments: &[&str]) -> Command {
     let program = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
     command(&program, arguments)

@@ -1,6 +1,6 @@
-//! `cargo xtask sim --seed N`: one seed of the run over a faulty wire, and what happened in it.
+//! `cargo xtask sim --seed N`: replays one seed of the run over a faulty wire, and writes its event log.
 //!
-//! The run itself is the test in `udapl/tests/dat/lossy.rs`, so that a seed that failed there fails here.
+//! The run itself is the test in `udapl/tests/dat/lossy.rs`, so a seed that failed there fails here.
 
 use std::path::PathBuf;
 
@@ -19,14 +19,14 @@ pub struct Arguments {
     log: Option<PathBuf>,
 }
 
-/// Replays and says where the log is.
+/// Replays the seed and prints the path of the log.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let log = match &arguments.log {
         Some(path) => std::path::absolute(path)?,
         None => shell::target().join(format!("sim-{}.log", arguments.seed)),
     };
-    // The whole workspace, for cargo builds what crates share with the features that the selected packages ask for: of
-    // one package alone it would be built anew.
+    // Builds the whole workspace. cargo builds shared crates with the features that the selected packages ask for, so
+    // one package alone would need a build of its own.
     let mut command = shell::cargo(&[
         "test",
         "--workspace",

@@ -1,9 +1,9 @@
-//! `simnic run` as a person runs it: input and output through pipes, both ports, the working directory, Ctrl-C, exit
-//! status; two ports of InfiniBand, whose output is read late; readers that stop; then four ports on a switch that
-//! marks packets and pauses, recorded, and replayed without the machine.
+//! Tests `simnic run` as a person runs it: input and output through pipes, both ports, the working directory, Ctrl-C,
+//! exit status; two ports of InfiniBand, whose output is read late; readers that stop; then four ports on a switch
+//! that marks packets and pauses, recorded, and replayed without the machine.
 //!
-//! Five boots of the emulated machine, some fifteen seconds each; the first time some hundred megabytes of packages
-//! are unpacked besides. QEMU and the kernel are those of `cargo xtask vm`.
+//! The tests boot the emulated machine five times, some fifteen seconds each. The first time some hundred megabytes
+//! of packages are unpacked as well. QEMU and the kernel are those of `cargo xtask vm`.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -16,9 +16,9 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::shell;
 
-/// What the guest is given: more than a pipe and the queues of QEMU and the guest's port hold.
+/// Bytes of the guest's input: more than a pipe and the queues of QEMU and the guest's port hold.
 const BYTES: usize = 1 << 22;
-/// What it is to do.
+/// The command's script.
 const SCRIPT: &str = "
     cksum
     echo beside >&2
@@ -32,9 +32,10 @@ const SCRIPT: &str = "
     sleep 1000 &
     wait
 ";
-/// Ports of InfiniBand, whose addresses are LIDs: what programs tell each other before goes another way. Then more than
-/// sockets and pipes hold, and less than these and the guest's queue, which has 128 pieces of some KiB. A file says how
-/// far that is, since a reader that waits for the end of what only it takes would wait for ever.
+/// Ports of InfiniBand, whose addresses are LIDs; the programs' out-of-band exchange goes over another network. Then
+/// the script writes more than sockets and pipes hold, and less than these and the guest's queue, which has 128
+/// pieces of some KiB. A file counts the pieces written, since a reader that waited for the end of a full queue would
+/// wait for ever.
 const INFINIBAND: &str = "
     cat /sys/class/infiniband/mlx5_0/ports/1/link_layer
     pingpong() {
@@ -52,17 +53,17 @@ const INFINIBAND: &str = "
         echo $piece > pieces
     done
 ";
-/// The file, how many pieces there are in all, and bytes of one.
+/// Name of the file, number of all pieces, and bytes of one.
 const PIECES: &str = "pieces";
 const ALL: usize = 30;
 const PIECE: usize = 20_000;
-/// How often a file is looked for.
+/// Interval between checks of a file.
 const LOOK: Duration = Duration::from_millis(20);
-/// How many looks a late reader takes at the same number of pieces before it begins all the same: no more fit.
+/// Checks with the same number of pieces after which a late reader begins to read: the queues are full.
 const STUCK: u32 = 500;
-/// Three ports write to the first at once over a switch that is slower than they are. Stock `mlx5_ib` counts what it
-/// is told of congestion, and has files for what a port does about it: a value that may be is there from then on, and
-/// one that may not be is refused.
+/// Three ports write to the first at once over a switch that is slower than they are. Stock `mlx5_ib` counts
+/// congestion notifications, and has files for the congestion control parameters of a port: the script reads a valid
+/// value back after writing it, and an invalid one is refused.
 const INCAST: &str = "
     for n in 2 3 4; do
         ib_write_bw -F -x 3 -s 65536 -n 100 -p $((18515 + n)) > receiver$n.txt &
@@ -89,32 +90,32 @@ const INCAST: &str = "
     echo $?
     cat rp_ai_rate
 ";
-/// The switch between them.
+/// Settings of the switch between them.
 const SWITCH: &str = "rate=100M,buffer=256K,ecn,pfc";
 
-/// When it says this, it wants a Ctrl-C.
+/// Output at which the script expects a Ctrl-C.
 const INTERRUPT: &str = "interrupt me";
-/// The longest it may take from the beginning of the command: no measure, but an end.
+/// Time limit from the beginning of the command, in seconds. It ends a hang, and measures nothing.
 const SECONDS: &str = "1800";
-/// And the longest of a whole run, which simnic itself keeps: then it is killed.
+/// Time limit of a whole run, beyond simnic's own limit: then it is killed.
 const HANGS: Duration = Duration::from_secs(3600);
-/// How long a command may take whose reader stops.
+/// Time limit of a command whose reader stops, in seconds.
 const SOON: &str = "5";
-/// It writes more than anything holds, and never ends.
+/// A command that writes without end, more than any queue holds.
 const FLOOD: &str = "yes";
 
-/// A run that tests of simnic's replay.
+/// A recorded run for tests of simnic's replay.
 struct Recording {
     file: &'static str,
-    /// What it is of.
+    /// The script that is recorded.
     script: &'static str,
-    /// How that ends.
+    /// Its exit status.
     status: i32,
 }
 
-/// Where recordings are.
+/// Folder of the recordings.
 const RECORDINGS: &str = "simnic/tests/recordings";
-/// All of them. On virtual functions, since a driver makes no keys in advance for these.
+/// All recordings. They use virtual functions, for which a driver makes no keys in advance.
 const RECORDED: [Recording; 2] = [
     Recording {
         file: "linux.rec",
@@ -132,7 +133,7 @@ const RECORDED: [Recording; 2] = [
         status: 1,
     },
 ];
-/// The program whose failure is one of them.
+/// The failing program of one recording.
 const LATE_WRITE: &str = include_str!("../../simnic/examples/late-write.py");
 
 /// What is run.
@@ -143,7 +144,7 @@ pub struct Arguments {
     record: bool,
 }
 
-/// Boots and judges, or records.
+/// Boots and judges the runs, or records.
 pub fn run(arguments: &Arguments) -> Result<()> {
     match arguments.record {
         true => record(),
@@ -227,7 +228,7 @@ fn judge() -> Result<()> {
     Ok(())
 }
 
-/// An option that there is not is none of the command's, and nothing is booted for it.
+/// Checks that an unknown option is not passed to the command, and that nothing is booted.
 fn slip(target: &Path) -> Result<()> {
     let mut command = Command::new(target.join("debug/simnic"));
     command.args(["run", "--port", "4", "--", "true"]);
@@ -239,7 +240,7 @@ fn slip(target: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Two ports of InfiniBand, each in its namespace, then together.
+/// Tests two ports of InfiniBand, each in its namespace, then together.
 fn infiniband(target: &Path) -> Result<()> {
     let share = tempfile::tempdir()?;
     let mut command = Command::new(target.join("debug/simnic"));
@@ -263,7 +264,7 @@ fn infiniband(target: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Says when a file has the number of all pieces, or has had the same number for long.
+/// Returns a function that is true when a file has the number of all pieces, or has had the same number for long.
 fn written(file: PathBuf) -> impl FnMut() -> bool {
     let (mut before, mut looks) = (String::new(), 0);
     move || {
@@ -274,7 +275,7 @@ fn written(file: PathBuf) -> impl FnMut() -> bool {
     }
 }
 
-/// A run ends at its time limit, although its reader never reads, or stops in the middle.
+/// Checks that a run ends at its time limit if its reader never reads, or stops in the middle.
 fn unread(target: &Path) -> Result<()> {
     for read in [0, 1_000_000] {
         let mut command = Command::new(target.join("debug/simnic"));
@@ -304,7 +305,7 @@ fn unread(target: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Kills a run that has not ended within [`HANGS`], unless what is returned is dropped before.
+/// Kills a run that has not ended within [`HANGS`], unless the returned sender is dropped before.
 fn limited(child: &Child) -> Sender<()> {
     let id = child.id().to_string();
     let (over, is_over) = channel();
@@ -313,14 +314,14 @@ fn limited(child: &Child) -> Sender<()> {
             eprintln!(
                 "simnic run has not ended within {HANGS:?}, past its --timeout: it is killed"
             );
-            // It may have ended.
+            // The run may have ended.
             let _ = shell::run(shell::command("kill", &["-s", "KILL", &id]));
         }
     });
     over
 }
 
-/// Four ports on a switch.
+/// Tests four ports on a switch.
 fn incast(target: &Path) -> Result<()> {
     let share = tempfile::tempdir()?;
     let mut command = Command::new(target.join("debug/simnic"));
@@ -351,13 +352,13 @@ fn incast(target: &Path) -> Result<()> {
         *told > 0 && told <= marked && answers.len() == 6 && heeded.all(|&count| count > 0),
         "who sends is not told of congestion"
     );
-    // A notification is never lost here. One that comes when the queue pair is gone, of a packet that was sent again,
-    // is ignored.
+    // This run loses no notification. One that arrives after the queue pair was destroyed, for a retransmitted
+    // packet, is ignored.
     ensure!(
         answers.iter().sum::<u64>() == *told,
         "{told} notifications sent, {answers:?} heeded and ignored"
     );
-    // The same once more, without the machine: the log is compared line by line.
+    // Replays the run without the machine: the log is compared line by line.
     let mut again = Command::new(target.join("debug/simnic"));
     again.arg("replay").arg(&recording);
     println!("{}", shell::capture(again)?);
@@ -369,12 +370,13 @@ fn cksum(bytes: &[u8]) -> Result<String> {
     Ok(said)
 }
 
-/// Runs a command with this input, and interrupts it when it asks for that: its exit status, output and errors.
+/// Runs a command with this input, and interrupts it when it asks for that. Returns its exit status, output and
+/// errors.
 fn fed(command: Command, input: Vec<u8>) -> Result<(Option<i32>, String, String)> {
     read_late(command, input, || true)
 }
 
-/// The same, and what it says is not read before something is so, or it has ended.
+/// Like `fed`, but reads the output only once a condition is true or the command has ended.
 fn read_late(
     mut command: Command,
     input: Vec<u8>,
@@ -408,7 +410,7 @@ fn read_late(
         output += &format!("{line}\n");
     }
     let status = child.wait()?;
-    // Who ends early has not read everything; what it said tells why.
+    // A command that ends early has not read everything; its output shows the reason.
     let _ = writer.join();
     let errors = errors.join().expect("a reader does not panic")?;
     let errors = String::from_utf8_lossy(&errors).into_owned();

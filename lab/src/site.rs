@@ -1,14 +1,13 @@
-//! `cargo xtask site`: the pages as a site under `target/site`, made by mdBook, and rustdoc's beside them in `api`.
+//! `cargo xtask site`: builds a site from the pages under `target/site` by mdBook, with rustdoc's pages in `api`.
 //!
-//! Pages are written for forges: their links lead to files of the tree, and nothing in them needs more than Markdown.
-//! mdBook wants all pages in one folder, so they are copied to `target/pages` first, and links are changed on the way.
-//! README.md and the pages beside it then lie beside those of `docs`, and other files that are linked to, in `sources`.
-//! What a page says between `<!-- site: ` and ` :site -->` is said on the site alone, if rustdoc's pages are there.
-//! Every link of the finished site is followed once more: a page that was not made, and a heading that has another name
-//! there, are errors.
+//! Pages are written for forges: their links lead to files of the tree, and they need only Markdown. mdBook wants all
+//! pages in one folder, so they are copied to `target/pages` first, and links are changed on the way. README.md and
+//! the pages beside it then lie beside those of `docs`, and other link targets in `sources`. Text of a page between
+//! `<!-- site: ` and ` :site -->` appears on the site alone, if rustdoc's pages are there. Every link of the finished
+//! site is checked once more: it is an error if a page was not made, or if a heading has another anchor there.
 //!
-//! `check` does not come here: it takes a program from PyPI and the rendering of all crates. What it checks of the
-//! pages is in [`crate::pages`].
+//! `check` does not build the site, which takes a program from PyPI and the rendering of all crates. Its checks of
+//! the pages are in [`crate::pages`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -66,7 +65,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Copies what mdBook needs.
+/// Copies the input of mdBook.
 fn gather(book: &Path, api: bool) -> Result<()> {
     let root = shell::root();
     let folder = book.join("src");
@@ -91,7 +90,7 @@ fn gather(book: &Path, api: bool) -> Result<()> {
     Ok(())
 }
 
-/// Where a file of the tree is on the site.
+/// Returns the path of a file of the tree on the site.
 fn place(path: &str) -> String {
     match path.strip_prefix("docs/") {
         Some(path) => path.to_owned(),
@@ -103,7 +102,7 @@ fn place(path: &str) -> String {
     }
 }
 
-/// A page with the site's links, and with what is for the site alone.
+/// Returns a page with the site's links, and with the text for the site alone.
 fn on_site(page: &Page, api: bool) -> String {
     let own = place(&page.path);
     let depth = own.matches('/').count();
@@ -114,7 +113,7 @@ fn on_site(page: &Page, api: bool) -> String {
         done = link.range.end;
         if link.path != page.path {
             text.push_str(&"../".repeat(depth));
-            // The contents stand beside every page of the site, and are none themselves.
+            // The contents stand beside every page of the site, and are no page themselves.
             let contents = link.path == pages::SUMMARY;
             text.push_str(&if contents {
                 place(FIRST)
@@ -140,7 +139,7 @@ fn on_site(page: &Page, api: bool) -> String {
     text
 }
 
-/// Every link of the pages leads to a page that was made, and to a place that it has.
+/// Checks that every link of the site leads to an existing page and anchor.
 fn follow(site: &Path) -> Result<()> {
     let mut names: BTreeMap<PathBuf, BTreeSet<String>> = BTreeMap::new();
     let mut wrong = Vec::new();
@@ -176,7 +175,7 @@ fn follow(site: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The pages that mdBook made; rustdoc checks its own.
+/// Returns the pages that mdBook made; rustdoc checks its own.
 fn html(site: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut folders = vec![site.to_path_buf()];
@@ -196,7 +195,7 @@ fn html(site: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The values of an attribute in HTML as mdBook writes it.
+/// Returns the values of an attribute in HTML as mdBook writes it.
 fn attributes<'a>(html: &'a str, name: &str) -> impl Iterator<Item = &'a str> + use<'a> {
     let opening = format!(" {name}=\"");
     let mut rest = html;

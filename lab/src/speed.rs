@@ -1,4 +1,4 @@
-//! `cargo xtask speed`: how fast simulated functions are, beside what people take instead, in one run.
+//! `cargo xtask speed`: measures simulated functions and the alternatives to them in one run.
 //!
 //! ```text
 //!   this machine     simulated functions: cargo bench -p udapl --bench simulator
@@ -7,8 +7,8 @@
 //!   stock Linux      mlx5 on simulated functions, and software RoCE: ib_write_lat and ib_write_bw, both in one guest
 //! ```
 //!
-//! The figures of a ping-pong are those of one way, as UCX, libfabric and perftest print them. Programs whose figures
-//! are compared take turns: two processors have room for one pair of them.
+//! The latency of a ping-pong is that of one way, as UCX, libfabric and perftest print it. Programs that are compared
+//! run in turn, since two processors have room for one pair of them.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -21,25 +21,25 @@ use guest::Root;
 
 use crate::{bench, shell};
 
-/// What is unpacked.
+/// Packages to unpack.
 const PACKAGES: [&str; 2] = ["ucx-utils", "libfabric-bin"];
-/// Where, in the root.
+/// Their folder in the root.
 const FOLDER: &str = "speed";
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 const LOADER: &str = "usr/lib64/ld-linux-x86-64.so.2";
-/// A client tries so often to reach its server.
+/// Attempts of a client to reach its server.
 const TRIES: u32 = 50;
 const BETWEEN_TRIES: Duration = Duration::from_millis(100);
-/// Seconds that one program may take.
+/// Time limit of one program, in seconds.
 const SECONDS: &str = "60";
-/// The status of `timeout` for what took longer.
+/// Exit status of `timeout` after the time limit.
 const TIMED_OUT: i32 = 124;
 const PORT: &str = "18600";
 
-/// Of a ping-pong of 64 bytes, of 4 KiB and of 64 KiB messages that follow each other.
+/// Tests: a ping-pong of 64 bytes, and streams of 4 KiB and of 64 KiB messages.
 const TESTS: [(&str, usize); 3] = [("tag_lat", 64), ("ucp_put_bw", 4096), ("ucp_put_bw", 65536)];
 
-/// Both pairs of devices in the guest: mlx5 over its link, and software RoCE to itself, which spares it a link.
+/// Both pairs of devices in the guest: mlx5 over its link, and software RoCE to itself, without a link.
 const GUEST: &str = r#"
 # pair NAME PORT ADDRESS DEVICE-HERE DEVICE-THERE GID
 pair() {
@@ -58,13 +58,13 @@ pair mlx5 2 192.0.2.2 mlx5_0 mlx5_1 3
 pair rxe 1 198.51.100.1 rxe0 rxe0 1
 "#;
 
-/// A line: microseconds one way for 64 bytes; bytes each second at 4 KiB, at 64 KiB.
+/// A row: microseconds one way for 64 bytes; bytes each second at 4 KiB, at 64 KiB.
 struct Line {
     name: String,
     figures: [Option<f64>; 3],
 }
 
-/// Measures and prints.
+/// Measures and prints the table.
 pub fn run() -> Result<()> {
     let simulator = bench::build("simulator")?;
     let target = shell::target_directory()?;
@@ -121,7 +121,7 @@ pub fn run() -> Result<()> {
     in_a_guest(&target)
 }
 
-/// The table of the benchmark: what it is called, and microseconds each.
+/// Returns the table of the benchmark: names, and microseconds each.
 fn ours(simulator: &Path) -> Result<Vec<Line>> {
     let said = shell::capture(Command::new(simulator))?;
     println!("{said}");
@@ -174,8 +174,8 @@ fn ours(simulator: &Path) -> Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// A program of the packages, ended if it takes too long. A terminal is what has `ucx_perftest` not ask MPI for its
-/// peer.
+/// Returns a command for a program of the packages, with a time limit. It runs in a terminal, since otherwise
+/// `ucx_perftest` asks MPI for its peer.
 fn program(others: &Path, name: &str, arguments: &[&str]) -> Command {
     let at = |path: &str| others.join(path).display().to_string();
     let libraries = at(LIBRARIES);
@@ -194,13 +194,13 @@ fn program(others: &Path, name: &str, arguments: &[&str]) -> Command {
     command
 }
 
-/// A server, which ends with its client, or else with this.
+/// A server, which ends with its client, or else on drop.
 struct Server(Child);
 
 impl Drop for Server {
     fn drop(&mut self) {
         if matches!(self.0.try_wait(), Ok(None)) {
-            // `timeout` passes this on to the program, which it would leave behind if it was killed itself.
+            // `timeout` passes SIGTERM on to the program; if `timeout` was killed, the program would stay.
             let id = self.0.id().to_string();
             let _gone = Command::new("kill").args(["-s", "TERM", &id]).output();
             let _gone = self.0.wait();
@@ -208,7 +208,7 @@ impl Drop for Server {
     }
 }
 
-/// What a client says once its server is there; both are the same program.
+/// Runs a server and a client of the same program. Returns the client's output.
 fn pair(server: impl Fn() -> Command, client: impl Fn() -> Command) -> Result<String> {
     let mut server = server();
     server.stdout(Stdio::null()).stderr(Stdio::null());
@@ -232,7 +232,7 @@ fn pair(server: impl Fn() -> Command, client: impl Fn() -> Command) -> Result<St
     anyhow::bail!("no client reaches its server: {shown}")
 }
 
-/// The numbers of the last line that begins with one.
+/// Returns the numbers of the last line that begins with a number.
 fn numbers(said: &str) -> Option<Vec<f64>> {
     said.lines().rev().find_map(|line| {
         let words: Result<Vec<f64>, _> = line.split_whitespace().map(str::parse).collect();
@@ -240,7 +240,8 @@ fn numbers(said: &str) -> Option<Vec<f64>> {
     })
 }
 
-/// `ucx_perftest -f`: iterations; percentile, average and overall microseconds; average and overall MiB/s.
+/// Measures by `ucx_perftest -f`. Columns: iterations; percentile, average and overall microseconds; average and
+/// overall MiB/s.
 fn ucx(others: &Path, transport: &str) -> Result<Line> {
     let mut figures = [None; 3];
     for (figure, (test, bytes)) in figures.iter_mut().zip(TESTS) {
@@ -266,7 +267,8 @@ fn ucx(others: &Path, transport: &str) -> Result<Line> {
     })
 }
 
-/// `fi_pingpong`: bytes, sent, acknowledged, total, time, MB/s, microseconds of one way, millions a second.
+/// Measures by `fi_pingpong`. Columns: bytes, sent, acknowledged, total, time, MB/s, microseconds of one way,
+/// millions a second.
 fn libfabric(others: &Path, transport: &str) -> Result<Line> {
     let arguments = ["-p", transport, "-e", "rdm", "-S", "64", "-I", "20000"];
     let with = |arguments: &[&str]| program(others, "fi_pingpong", arguments);
@@ -286,7 +288,7 @@ fn libfabric(others: &Path, transport: &str) -> Result<Line> {
     })
 }
 
-/// Software RoCE is a module of the kernel: it is measured in a guest, and so is mlx5 there.
+/// Measures software RoCE, which is a module of the kernel, and mlx5 in a guest.
 fn in_a_guest(target: &Path) -> Result<()> {
     shell::run(shell::cargo(&[
         "build",
@@ -337,7 +339,7 @@ fn in_a_guest(target: &Path) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// What `ucx_perftest -f` of UCX 1.18 printed.
+    /// Output of `ucx_perftest -f` of UCX 1.18.
     #[test]
     fn the_figures_of_ucx_are_those_of_its_last_line() {
         let said = "+--------------+--------------+----------+---------+\r\n\

@@ -1,7 +1,7 @@
-//! House rules that no lint knows. (What clippy knows is in `Cargo.toml` and `clippy.toml`.)
+//! House rules that no lint checks. (Clippy's rules are in `Cargo.toml` and `clippy.toml`.)
 //!
-//! Each rule is a function over the tracked Rust sources and says what it protects. A rule that
-//! needs an exception gets it here, with the reason, not in the source.
+//! Each rule is a function over the tracked Rust sources. Its comment names the property it protects. An exception to
+//! a rule stands here with its reason, not in the source.
 
 mod circles;
 mod imports;
@@ -20,7 +20,7 @@ struct Source {
 }
 
 impl Source {
-    /// Lines outside comments, numbered from 1.
+    /// Returns the lines outside comments, numbered from 1.
     fn code(&self) -> impl Iterator<Item = (usize, &str)> {
         self.text
             .lines()
@@ -83,12 +83,12 @@ const RULES: [Rule; 10] = [
     one_doorbell,
 ];
 
-/// In `udapl`, which denies unsafe code but cannot forbid it, the C ABI alone takes that back. All other crates but
-/// `driver` forbid it, and so do examples and build scripts, which are crates of their own.
+/// Checks that `udapl`, which denies unsafe code but cannot forbid it, allows it in the C ABI alone. All other crates
+/// but `driver` forbid it, and so do examples and build scripts, which are crates of their own.
 fn unsafe_stays_in_the_c_abi(source: &Source, breaches: &mut Vec<String>) {
     let at = |place| source.path.starts_with(place);
     let elsewhere = !(at("driver/") || at(C_ABI) || source.is_test());
-    // In two pieces, since this file is a source, too.
+    // In two pieces, since this file is a source of the check, too.
     let lint = concat!("unsafe", "_code");
     let holds = |line: &str| {
         ["deny", "forbid"]
@@ -105,7 +105,7 @@ fn unsafe_stays_in_the_c_abi(source: &Source, breaches: &mut Vec<String>) {
     }
 }
 
-/// A module with unsafe code opens with the reason it needs it.
+/// Checks that a module with unsafe code begins with the reason for it.
 fn unsafe_modules_say_so(source: &Source, breaches: &mut Vec<String>) {
     let has = source
         .code()
@@ -118,7 +118,7 @@ fn unsafe_modules_say_so(source: &Source, breaches: &mut Vec<String>) {
     }
 }
 
-/// The C ABI, the other place of unsafe code; the crate it is in denies what the others forbid.
+/// The C ABI, the other place of unsafe code. Its crate denies unsafe code; the others forbid it.
 const C_ABI: &str = "udapl/src/capi/";
 
 fn crates_forbid_unsafe(source: &Source, breaches: &mut Vec<String>) {
@@ -151,10 +151,10 @@ fn files_hold_one_concept(source: &Source, breaches: &mut Vec<String>) {
     }
 }
 
-/// Columns of a comment; what formats code does not break comments.
+/// Columns of a comment, which rustfmt does not wrap.
 const COMMENT_COLUMNS: usize = 120;
 
-/// Tables and what stands as it is between fences cannot be broken.
+/// Checks the width of comments, except for tables and text between fences, which cannot be broken.
 fn comments_fit_the_screen(source: &Source, breaches: &mut Vec<String>) {
     let mut fenced = false;
     for (index, line) in source.text.lines().enumerate() {
@@ -176,11 +176,11 @@ fn comments_fit_the_screen(source: &Source, breaches: &mut Vec<String>) {
     }
 }
 
-/// What the crates of ARCHITECTURE.md know nothing of by name. Other crates are Cargo's edges, ours and foreign ones
-/// (`deny.toml`); clocks and threads are clippy's (`clippy.toml` of the crate).
+/// Checks the names that crates of ARCHITECTURE.md must not mention. Edges between crates are Cargo's, ours and
+/// foreign ones (`deny.toml`); clocks and threads are checked by clippy (`clippy.toml` of the crate).
 fn crates_know_only_their_own(source: &Source, breaches: &mut Vec<String>) {
     let forbidden: &[&str] = match source.crate_name() {
-        // Its tests name drivers a function may be bound to.
+        // Its tests name drivers to which a function may be bound.
         "driver" if !source.is_test() => &["mlx5", "Mlx"],
         "hw-mlx" if source.path.contains("/src/") => &["std::fs", "vfio"],
         "dat-mlx" if !source.is_test() => &["std::fs", "vfio"],
@@ -197,8 +197,7 @@ fn crates_know_only_their_own(source: &Source, breaches: &mut Vec<String>) {
     }
 }
 
-/// The floors of dat-core, from the ground up, by what their paths begin with; what begins with none of it is the
-/// ground.
+/// The floors of dat-core, from the ground up, by prefixes of their paths. Every other path belongs to the ground.
 const FLOORS: [(&str, &str); 4] = [
     ("dat-core/src/object", "crate::object"),
     ("dat-core/src/adapter", "crate::adapter"),
@@ -206,9 +205,9 @@ const FLOORS: [(&str, &str); 4] = [
     ("dat-core/src/ia/call", "crate::ia::call"),
 ];
 
-/// An object of dat-core knows neither the tables it lies in nor a call, the tables know no call, and the ground knows
-/// none of them (docs/decisions/floors.md). Names are taken from where they are, not from the crate's root, which has
-/// all of them.
+/// Checks the floors of dat-core (docs/decisions/floors.md): an object may name neither the tables that hold it nor a
+/// call, a table may name no call, and the ground may name none of them. Names must be imported from their modules,
+/// not from the crate's root, which re-exports all of them.
 fn floors_know_those_below(source: &Source, breaches: &mut Vec<String>) {
     let outside = [
         "dat-core/src/lib.rs",
@@ -243,8 +242,8 @@ fn floors_know_those_below(source: &Source, breaches: &mut Vec<String>) {
     }
 }
 
-/// Above `driver` the code is the same whatever the function is: a name is made a function in one file, and nothing
-/// is compiled for one backend only.
+/// Checks that code above `driver` is the same for every backend: one file maps a name to a function, and no code is
+/// compiled for one backend only.
 fn backends_are_told_apart_in_one_place(source: &Source, breaches: &mut Vec<String>) {
     let above = matches!(
         source.crate_name(),
@@ -265,10 +264,10 @@ fn backends_are_told_apart_in_one_place(source: &Source, breaches: &mut Vec<Stri
             ));
         }
         let configured = line.contains("cfg!(") || line.contains("#[cfg(");
-        // How a C function is called with any number of arguments differs, too.
+        // The calling convention of a variadic C function differs by processor, too.
         let of_the_processor = line.contains("target_endian")
             || line.contains("target_arch") && source.path == "udapl/src/capi/dat2/variadic.rs";
-        // A part that a program asks for, whatever it runs on.
+        // A part selected by a feature of the program, independent of its platform.
         let of_the_program = line.contains("cfg(feature = ");
         if configured && !of_the_processor && !of_the_program && !line.contains("cfg(test)") {
             breaches.push(format!(
@@ -279,7 +278,7 @@ fn backends_are_told_apart_in_one_place(source: &Source, breaches: &mut Vec<Stri
     }
 }
 
-/// Ordering between a WQE and its doorbell is owned by one function.
+/// Checks that one function owns the ordering between a WQE and its doorbell.
 fn one_doorbell(source: &Source, breaches: &mut Vec<String>) {
     if source.crate_name() != "hw-mlx" || source.is_test() || source.path.ends_with("/uar.rs") {
         return;
@@ -294,14 +293,14 @@ fn one_doorbell(source: &Source, breaches: &mut Vec<String>) {
     }
 }
 
-/// A manifest of Cargo.
+/// Reads a manifest of Cargo.
 fn manifest(path: &str) -> Result<toml::Table> {
     let text =
         std::fs::read_to_string(shell::root().join(path)).with_context(|| path.to_owned())?;
     Ok(text.parse()?)
 }
 
-/// The crates of the workspace.
+/// Returns the crates of the workspace.
 fn members() -> Result<Vec<String>> {
     let workspace = manifest("Cargo.toml")?;
     let members = workspace["workspace"]["members"].as_array();
@@ -311,7 +310,7 @@ fn members() -> Result<Vec<String>> {
         .collect())
 }
 
-/// ARCHITECTURE.md says of each crate which others it stands on: the third column of its table.
+/// Checks the dependencies of each crate against ARCHITECTURE.md, the third column of its table.
 fn the_picture_is_what_cargo_builds(breaches: &mut Vec<String>) -> Result<()> {
     let page = std::fs::read_to_string(shell::root().join("ARCHITECTURE.md"))?;
     let crates = members()?;
@@ -338,7 +337,7 @@ fn the_picture_is_what_cargo_builds(breaches: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
-/// Without its features, simnic is a card in software and no more: what drives one is elsewhere.
+/// Checks that simnic without its features is a card in software only: it must not depend on code that drives one.
 fn the_simulator_stands_on_no_driver(breaches: &mut Vec<String>) -> Result<()> {
     let drivers = ["udapl", "dat_core", "dat_mlx", "hw_mlx", "neighbour"];
     let found = stands_on("simnic", "normal", &drivers)?;
@@ -350,7 +349,7 @@ fn the_simulator_stands_on_no_driver(breaches: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
-/// Whoever wants the card's driver does not get DAT with it, nor do its tests.
+/// Checks that the card's driver, and its tests, do not depend on DAT.
 fn the_card_knows_no_dat(breaches: &mut Vec<String>) -> Result<()> {
     let found = stands_on("hw-mlx", "normal,dev", &["dat_core", "dat_mlx", "udapl"])?;
     breaches.extend(
@@ -361,7 +360,7 @@ fn the_card_knows_no_dat(breaches: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
-/// Which of some libraries a crate is built with, by these edges and without its features.
+/// Returns the libraries of `others` that a crate depends on, by these edges and without its features.
 fn stands_on(package: &str, edges: &str, others: &[&str]) -> Result<BTreeSet<String>> {
     let tree = shell::capture(shell::cargo(&[
         "tree",
@@ -381,10 +380,10 @@ fn stands_on(package: &str, edges: &str, others: &[&str]) -> Result<BTreeSet<Str
     Ok(found.map(str::to_owned).collect())
 }
 
-/// Pages that say where things are.
+/// Pages that name places in the tree.
 const MAPS: [&str; 3] = ["ARCHITECTURE.md", "CONTRIBUTING.md", "docs/glossary.md"];
 
-/// What such a page says in backticks and with a slash, in one of our folders, is there.
+/// Checks that every path in such a page exists: text in backticks with a slash, in one of our folders.
 fn the_maps_name_what_is_there(breaches: &mut Vec<String>) -> Result<()> {
     let mut folders = members()?;
     folders.push("docs".to_owned());
@@ -405,8 +404,8 @@ fn the_maps_name_what_is_there(breaches: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
-/// What a page says that an error says is in the sources, or in what a test holds them to: who looks an error up finds
-/// it by its words. `…` in a quote is for what differs.
+/// Checks that every error text quoted in a page occurs in the sources or in the expected output of a test, so that a
+/// reader can find an error by its words. `…` in a quote stands for a variable part.
 fn errors_are_quoted_as_they_are_said(
     sources: &[Source],
     breaches: &mut Vec<String>,
@@ -445,7 +444,7 @@ fn sources() -> Result<Vec<Source>> {
         for entry in std::fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
             let path = entry?.path();
             if path.is_dir() {
-                // What cargo builds has a mark (bford.info/cachedir); tests of a target have none.
+                // cargo marks its build folders (bford.info/cachedir); test data of a target has no mark.
                 if !path.join("CACHEDIR.TAG").exists() {
                     folders.push(path);
                 }

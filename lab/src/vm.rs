@@ -1,16 +1,16 @@
-//! A stock Linux kernel in a virtual machine, with simulated functions in its PCI slots.
+//! Tests in a stock Linux kernel in a virtual machine, with simulated functions in its PCI slots.
 //!
 //! ```text
 //!   cargo xtask vm --- datctl sim serve --- two sockets --- QEMU, vfio-user-pci --- Linux --- vfio-pci --- our
 //! programs
 //! ```
 //!
-//! What runs in the guest reaches the functions as it would on a customer's machine: through `/dev/vfio`, behind an
-//! (emulated Intel) IOMMU, woken by MSI-X. QEMU and the kernel are Debian's packages, unpacked into a folder under the
-//! target directory ([`machine`]); a guest is an initramfs ([`image`]) whose parts a suite names as data; its results
-//! come back as lines on a serial port of their own ([`guest`]), and are judged here, test by test ([`report`]).
+//! Programs in the guest reach the functions as on a customer's machine: through `/dev/vfio`, behind an (emulated
+//! Intel) IOMMU, woken by MSI-X. QEMU and the kernel are Debian's packages, unpacked into a folder under the target
+//! directory ([`machine`]). A guest is an initramfs ([`image`]) whose parts a suite names as data. Its results come
+//! back as lines on a serial port of their own ([`guest`]), and are judged here, test by test ([`report`]).
 //!
-//! Nothing of that needs root: what was unpacked is run where it lies.
+//! Root is not needed: programs run in the folder where they were unpacked.
 
 mod beside;
 mod blktests;
@@ -103,7 +103,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Whether a step is to run.
+    /// Returns whether a step is to run.
     fn wants(&self, step: &str) -> bool {
         let named = |pattern: &String| match pattern.strip_suffix('*') {
             Some(beginning) => step.starts_with(beginning),
@@ -113,58 +113,59 @@ impl Options {
     }
 }
 
-/// What a suite may take that says nothing else.
+/// Default time limit of a suite.
 const PATIENCE: Duration = Duration::from_secs(900);
 
-/// A suite: what the guest is made of, and who judges what its script says.
+/// A suite: the parts of the guest, and the function that judges its script's output.
 struct Suite {
     image: Image,
     slots: Slots,
     /// Memory of the guest.
     memory: &'static str,
-    /// The longest the whole of it may take.
+    /// Time limit of the whole suite.
     patience: Duration,
     /// Arguments of `datctl sim serve` besides the sockets.
     serve: &'static [&'static str],
-    /// A process that is on the other end of the functions' wire while the guest runs.
+    /// The process at the other end of the functions' wire while the guest runs.
     beside: Option<fn(&Machine) -> Result<Command>>,
-    /// What that process shows once the guest was ended in the middle of a step ([`serial::Line::Lost`]): the step's.
+    /// Returns the state of that process after the guest was ended in the middle of a step ([`serial::Line::Lost`]),
+    /// as the output of that step.
     lost: Option<fn(&Beside<'_>) -> Vec<String>>,
-    /// Builds the programs of ours that the guest gets.
+    /// Builds our programs for the guest.
     programs: fn(&Machine) -> Result<Vec<image::Program>>,
-    /// What the run leaves behind that the suite wants to know, as steps behind those of its script.
+    /// Files of the run that the suite judges, as steps behind those of its script.
     shown: &'static [Shown],
-    /// Turns what a step said into figures, or says what is wrong with it. The last step is no program: `functions`,
-    /// what the server of the functions logged.
+    /// Turns the output of a step into figures, or returns an error. The last step is no program: `functions`, the
+    /// log of the server of the functions.
     judge: fn(&Step) -> Result<String>,
 }
 
-/// What is in a guest's slots.
+/// Functions in the slots of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slots {
     /// A function; its link leads to a network device of the guest.
     Networked,
-    /// Two functions; the link of each leads to a process of the host's. Each is another server's.
+    /// Two functions with a server each; the link of each leads to a process of the host.
     Wired,
     /// Two functions on one link.
     Linked,
-    /// A card: its physical function, then two virtual ones. What the card's administrator says of these is the
-    /// script's to change ([`serial::Line::Card`]).
+    /// A card: its physical function, then two virtual ones. The script may change their settings as the card's
+    /// administrator ([`serial::Line::Card`]).
     Card,
 }
 
-/// A file that a run leaves behind, and what of it is judged.
+/// A file that a run leaves behind, and the part of it that is judged.
 struct Shown {
-    /// The step that it is judged as.
+    /// Name of the step for it.
     step: &'static str,
-    /// Where it is, in the folder of the run.
+    /// Its path in the folder of the run.
     file: &'static str,
-    /// What it says.
+    /// Returns its lines to be judged.
     look: fn(&Path) -> Result<Vec<String>>,
 }
 
 impl Shown {
-    /// The capture that the server of the functions writes: who refused messages.
+    /// Judges the RNR NAKs in the capture that the server of the functions writes.
     const fn wire(file: &'static str) -> Self {
         Self {
             step: "wire",
@@ -174,13 +175,13 @@ impl Shown {
     }
 }
 
-/// Builds tests without running them. The same command as the one that runs them all, for the sake of the same
-/// features: what that has built is not built again.
+/// Returns a command that builds tests without running them. It equals the command that runs them all, so that it has
+/// the same features and nothing is built twice.
 fn cargo_test() -> Command {
     shell::cargo(&["test", "--workspace", "--no-run"])
 }
 
-/// Builds datctl, which its tests are built with; its path.
+/// Builds datctl with the features of the tests, and returns its path.
 fn datctl() -> Result<PathBuf> {
     let mut build = cargo_test();
     build.args(["--test", "vfio_user"]);
@@ -188,7 +189,7 @@ fn datctl() -> Result<PathBuf> {
     Ok(shell::target_directory()?.join("debug/datctl"))
 }
 
-/// Builds an example; its name and path. `cargo test --example` would build its tests, and leave the
+/// Builds an example, and returns its name and path. `cargo test --example` would build its tests, and leave the
 /// program as it was.
 fn example(name: &str) -> Result<image::Program> {
     shell::run(shell::cargo(&["build", "--workspace", "--example", name]))?;
@@ -196,7 +197,7 @@ fn example(name: &str) -> Result<image::Program> {
     Ok((name.to_owned(), path))
 }
 
-/// Builds the NVMe target, which its tests are built with; its path.
+/// Builds the NVMe target with the features of the tests, and returns its path.
 fn nvmeofd() -> Result<PathBuf> {
     let mut build = cargo_test();
     build.args(["--test", "target"]);
@@ -204,7 +205,7 @@ fn nvmeofd() -> Result<PathBuf> {
     Ok(shell::target_directory()?.join("debug/nvmeofd"))
 }
 
-/// Runs the target of NVMe over RDMA and a guest that uses it: its suite, or a console for a person.
+/// Runs the NVMe over RDMA target with a guest that uses it: its suite, or a console for a person.
 pub fn nvme(is_test: bool, options: &Options) -> Result<()> {
     let machine = machine::prepare(options.kernel)?;
     let suite = nvme::suite();
@@ -213,7 +214,7 @@ pub fn nvme(is_test: bool, options: &Options) -> Result<()> {
         if !options.wants(nvme::LOST[1]) {
             return Ok(());
         }
-        // A guest that is ended in the middle of something is of no use any more.
+        // Each further seed needs a new guest, since the step ends the guest.
         for seed in (options.seed..).take(options.seeds as usize).skip(1) {
             let again = Options {
                 kernel: options.kernel,
@@ -229,7 +230,7 @@ pub fn nvme(is_test: bool, options: &Options) -> Result<()> {
     }
 }
 
-/// Runs the target of NVMe over RDMA as a service of systemd.
+/// Runs the NVMe over RDMA target as a service of systemd.
 pub fn service(options: &Options) -> Result<()> {
     guest::test(
         &machine::prepare(options.kernel)?,
@@ -238,7 +239,7 @@ pub fn service(options: &Options) -> Result<()> {
     )
 }
 
-/// Runs blktests against the target of NVMe over RDMA.
+/// Runs blktests against the NVMe over RDMA target.
 pub fn blktests(options: &Options) -> Result<()> {
     guest::test(
         &machine::prepare(options.kernel)?,
@@ -247,7 +248,7 @@ pub fn blktests(options: &Options) -> Result<()> {
     )
 }
 
-/// Runs the targets of NVMe over RDMA, ours and the kernel's, side by side.
+/// Runs the NVMe over RDMA targets, ours and the kernel's, side by side.
 pub fn compare(options: &Options) -> Result<()> {
     guest::test(
         &machine::prepare(options.kernel)?,
@@ -270,7 +271,7 @@ pub fn run(task: &Task, options: &Options) -> Result<()> {
             for suite in foreign::all() {
                 test(&suite)?;
             }
-            // A page of this project's says what one kernel asked for, all of it.
+            // The page lists the requests of one kernel, which are complete only if all steps ran.
             if options.only.is_empty() && options.kernel == Kernel::default() {
                 stock::write_coverage(&machine)?;
             }
@@ -295,8 +296,8 @@ pub fn run(task: &Task, options: &Options) -> Result<()> {
     }
 }
 
-/// The suite on `vfio-pci` as one of the checks, and the NVMe target's in short. Where the machine's parts cannot be
-/// had, that is said and nothing is run.
+/// Runs the suite on `vfio-pci` as one of the checks, and the NVMe target's short form. If QEMU or a kernel is not
+/// available, reports that and runs nothing.
 pub fn check() -> Result<()> {
     let options = Options {
         kernel: Kernel::default(),

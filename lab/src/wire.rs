@@ -1,4 +1,4 @@
-//! Outside witnesses for a capture: Wireshark's dissector, and scapy's computation of the ICRC.
+//! Checks a capture with independent programs: Wireshark's dissector, and scapy's computation of the ICRC.
 
 use std::path::Path;
 
@@ -10,8 +10,8 @@ use crate::{left_out, setup, shell};
 /// Computes the ICRC of every packet with scapy and compares it with the one on the wire.
 const ICRC_SCRIPT: &str = include_str!("../scripts/icrc.py");
 
-/// Operations of the base transport header that only calls beyond DAT 1.2 cause, as far as worlds make them (IBTA
-/// volume 1, "OpCode field").
+/// Opcodes of the base transport header that only calls beyond DAT 1.2 cause, as far as worlds use them (IBTA volume
+/// 1, "OpCode field").
 pub const EXTENSIONS: [(u8, &str); 4] = [
     (3, "SEND last with immediate"),
     (5, "SEND only with immediate"),
@@ -19,11 +19,12 @@ pub const EXTENSIONS: [(u8, &str); 4] = [
     (20, "FetchAdd"),
 ];
 
-/// Has tshark leave payloads alone. By itself it takes some bytes of files for frames inside of frames, and calls those
-/// broken: 24 packets of the demo's capture, which has an executable in it.
+/// Options by which tshark does not dissect payloads. By default it takes some bytes of files for nested frames, and
+/// reports them as malformed: 24 packets of the demo's capture, which has an executable in it.
 const AS_BYTES: [&str; 2] = ["-o", "infiniband.identify_payload:FALSE"];
 
-/// Checks a capture, in which each of these operations has to be; what no tool is there for is left out aloud.
+/// Checks a capture, which must contain each of these operations. Checks whose tool is missing are left out with a
+/// message.
 pub fn run(capture: &Path, operations: &[(u8, &str)]) -> Result<()> {
     let name = capture
         .to_str()
@@ -41,7 +42,7 @@ pub fn run(capture: &Path, operations: &[(u8, &str)]) -> Result<()> {
             lines.filter(|line| line.contains(protocol)).count()
         };
         let roce = with("udp:infiniband");
-        // By which addresses are announced and found.
+        // Frames that announce and resolve addresses.
         let neighbours = with("arp") + with("icmpv6");
         table.add_row([
             "tshark",
@@ -98,9 +99,9 @@ pub fn run(capture: &Path, operations: &[(u8, &str)]) -> Result<()> {
     Ok(())
 }
 
-/// What `tshark` says of a capture.
+/// Returns the output of `tshark` on a capture.
 pub fn tshark(capture: &str, arguments: &[&str]) -> Result<String> {
-    // A guess at what a program's message might be takes some of ours for broken ones of RPC over RDMA.
+    // tshark's heuristics take some of our programs' messages for malformed RPC over RDMA.
     let quiet = ["--disable-protocol", "rpcordma"];
     let mut command = shell::command("tshark", &quiet);
     command.args(["-r", capture]);

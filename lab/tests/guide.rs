@@ -1,6 +1,6 @@
-//! The Rust programs of docs/guide.md and docs/first-steps.md, as their blocks make them behind each other, and the
-//! blocks of other pages, each by itself. The guide's program in C is built where programs of the installed library
-//! are (`install`).
+//! The Rust programs of docs/guide.md and docs/first-steps.md, each assembled from its blocks in order, and the
+//! blocks of other pages, each by itself. The guide's program in C is built with the programs of the installed
+//! library (`install`).
 //!
 //! Programs are processes of their own: the first two simulated functions of a process are the ends of a wire, and
 //! blocks of other pages open some, too.
@@ -22,7 +22,7 @@ mod guide {
     }
 }
 
-/// The first program that people write.
+/// The program of the first-steps page.
 #[expect(
     dead_code,
     reason = "its main function takes the arguments of the process"
@@ -45,10 +45,10 @@ mod first_steps {
     }
 }
 
-/// Says which program this process is, and the adapter's name.
+/// Environment variable that selects the program of this process, and the adapter's name.
 const PROGRAM: &str = "GUIDE_PROGRAM";
 
-/// This test again, as a process that is one of the programs.
+/// Starts this test again, as a process that is one of the programs.
 fn start(program: &str, name: &str) -> Child {
     Command::new(std::env::current_exe().expect("its path"))
         .args(["--exact", "this_process_is_a_program_if_it_is_told_so"])
@@ -70,7 +70,7 @@ fn this_process_is_a_program_if_it_is_told_so() {
     }
 }
 
-/// Waits until the process has printed a line, and says whether it did.
+/// Waits until the process has printed a line. Returns whether it did.
 fn says(output: &mut impl BufRead, expected: &str) -> bool {
     output
         .lines()
@@ -86,7 +86,7 @@ fn the_guide_s_program_in_rust_does_what_it_says() {
     assert!(program.wait().expect("its end").success());
 }
 
-/// With the names that the page has, but for the path of the wire.
+/// The program uses the page's names, except for the path of the wire.
 #[test]
 fn the_first_program_talks_between_two_processes() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -108,7 +108,7 @@ fn the_first_program_talks_between_two_processes() {
     assert!(says(&mut from_server, "received: hello there"));
     assert!(client.wait().expect("its end").success());
     assert!(server.wait().expect("its end").success());
-    // Each side has captured what both have sent.
+    // Each side has captured the frames of both.
     for side in ["s", "c"] {
         let capture = std::fs::read(folder.path().join(side)).expect("a capture");
         let has = |text: &[u8]| capture.windows(text.len()).any(|part| part == text);

@@ -1,10 +1,10 @@
-//! A recording of a stock kernel's run, replayed without it.
+//! Replays a recording of a stock kernel's run without the kernel.
 //!
-//! `linux.rec` is `mlx5_core` and `mlx5_ib` of Debian's Linux 6.12 on two functions, `ibv_devinfo`, and an
+//! `linux.rec` records `mlx5_core` and `mlx5_ib` of Debian's Linux 6.12 on two functions, `ibv_devinfo`, and an
 //! `ibv_rc_pingpong` from one port to the other. A change of the simulator's behaviour makes a replay differ; then
 //! `cargo xtask simnic --record` makes the file again.
 //!
-//! `late-write.rec` is a failure of a program: `simnic/examples/late-write.py`, whose client writes with the key of a
+//! `late-write.rec` records a failing program: `simnic/examples/late-write.py`, whose client writes with the key of a
 //! region that the server has deregistered. The manual steps of docs/replay.md are a test here.
 
 use std::fs::File;
@@ -108,7 +108,7 @@ fn a_recording_that_was_packed_by_gzip_is_unpacked_on_the_way() {
     assert!(!end.is_cut && end.now == other.now);
 }
 
-/// As after a change of the simulator: the error names the record and the line.
+/// After a change of the simulator the error names the record and the line.
 #[test]
 fn a_world_that_differs_from_the_recorded_one_is_detected() {
     let mut replay = replay::open(linux()).expect("a recording");
@@ -132,7 +132,7 @@ fn a_world_that_differs_from_the_recorded_one_is_detected() {
     assert!(!difference.before.is_empty(), "{difference}");
 }
 
-/// The first lines for a person.
+/// The first lines that a person reads after a replay.
 #[test]
 fn a_replay_ends_with_the_completions_that_had_an_error_and_their_records() {
     let program = env!("CARGO_BIN_EXE_simnic");
@@ -175,8 +175,8 @@ fn key_of_write(frame: &[u8], psn: u32) -> Option<u32> {
         .flatten()
 }
 
-/// A program ends with "remote access error", and nothing else is known. Its recording shows the queue pair, the
-/// packet and the key; and that the other side's driver had revoked that key before the packet arrived.
+/// A program ends with "remote access error", with no other information. Its recording shows the queue pair, the
+/// packet and the key, and that the other side's driver had revoked that key before the packet arrived.
 #[test]
 fn a_failure_in_a_recorded_program_is_traced_to_the_key_that_was_taken_back() {
     let mut replay = replay::open(late_write()).expect("a recording");
@@ -195,7 +195,7 @@ fn a_failure_in_a_recorded_program_is_traced_to_the_key_that_was_taken_back() {
         }
     };
     assert!(failed.contains(" f0 cqe "), "the client has it: {failed}");
-    // The last write that the server's card received, and refused.
+    // The last write that the server's card received and refused.
     let writes: Vec<&String> = log
         .iter()
         .filter(|line| line.contains(" f1 packet ") && line.contains("operation: WriteFirst"))
@@ -207,7 +207,7 @@ fn a_failure_in_a_recorded_program_is_traced_to_the_key_that_was_taken_back() {
     let psn = u32::from_str_radix(value(refused, "psn=0x"), 16).expect("a number");
     let key = frames.iter().find_map(|frame| key_of_write(frame, psn));
     let key = key.expect("the packet is among the last");
-    // A key's number is its index and eight bits that its owner chooses.
+    // A key consists of its index and eight bits that its owner chooses.
     let taken = format!(" f1 umr key={:#010x} ok", key & !0xff);
     let at = |wanted: &str| log.iter().rposition(|line| line.contains(wanted));
     let (given, taken, came) = (
@@ -219,7 +219,7 @@ fn a_failure_in_a_recorded_program_is_traced_to_the_key_that_was_taken_back() {
         given.is_some() && given < taken && taken < came,
         "{given:?}, {taken:?}, {came:?}"
     );
-    // Neither driver is at fault, nor the wire.
+    // Neither driver broke a rule, and the wire lost nothing.
     replay
         .run(None)
         .unwrap_or_else(|error| panic!("{error}\n{ANEW}"));

@@ -1,32 +1,32 @@
-//! What `cargo test` prints, passed on as it comes, with two things taken from it: the names of the tests that failed,
-//! and what tests that passed say they have left out.
+//! Passes the output of `cargo test` on as it comes, and takes two things from it: the names of failed tests, and
+//! what passed tests report as left out.
 //!
-//! libtest tells what a test printed only if it failed, or if it is asked to (`--show-output`). We ask, and keep back
-//! what it then tells of the tests that passed, but for lines that begin with one of [`WORDS`].
+//! libtest shows the output of a test only if the test failed or `--show-output` is given. The option is given here.
+//! Of the output of passed tests, only lines that begin with one of [`WORDS`] are passed on.
 
 use std::io::{BufRead, Write};
 
 use anyhow::Result;
 
-/// What a test begins a line with that says what it has left out, and why.
+/// Prefixes of lines in which a test says what it left out, and why.
 const WORDS: [&str; 2] = ["skipped: ", "left out: "];
 
-/// What was found.
+/// Names found in the output.
 #[derive(Default, Debug, PartialEq, Eq)]
 pub struct Found {
     /// Names of failed tests, each once.
     pub failed: Vec<String>,
-    /// Names of tests, and what they said.
+    /// Names of tests, each with what the test left out.
     pub left_out: Vec<(String, String)>,
 }
 
 /// Passes lines on.
 ///
 /// # Errors
-/// One of the two ends.
+/// Reading or writing failed.
 pub fn pass_on(from: impl BufRead, to: &mut impl Write) -> Result<Found> {
     let mut found = Found::default();
-    // Whether libtest tells of tests that passed, and of which one.
+    // True while libtest shows the output of passed tests, with the test's name.
     let mut passed = false;
     let mut test = String::new();
     for line in from.split(b'\n') {
@@ -34,7 +34,7 @@ pub fn pass_on(from: impl BufRead, to: &mut impl Write) -> Result<Found> {
         let text = String::from_utf8_lossy(&line);
         passed = match &*text {
             "successes:" => true,
-            // Behind it come the failures, or the sum.
+            // The failures or the summary follow this line.
             "failures:" => false,
             text if text.starts_with("test result: ") => false,
             _ => passed,
@@ -67,7 +67,7 @@ pub fn pass_on(from: impl BufRead, to: &mut impl Write) -> Result<Found> {
 mod tests {
     use super::*;
 
-    /// As libtest of Rust 1.95 says it.
+    /// Output of libtest of Rust 1.95.
     const SAID: &str = "\
 running 4 tests
 test whole ... ok
@@ -99,7 +99,7 @@ no newline at the end";
         assert_eq!(found.left_out, []);
     }
 
-    /// As libtest of Rust 1.95 says it when it is asked to.
+    /// Output of libtest of Rust 1.95 with `--show-output`.
     const WITH_SUCCESSES: &str = "\
 test one ... ok
 test two ... FAILED

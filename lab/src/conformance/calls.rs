@@ -1,8 +1,8 @@
-//! The table of the calls, `docs/calls.md`, held against the sources.
+//! Checks the table of the calls, `docs/calls.md`, against the sources.
 //!
-//! A row is `dat_…`, the Rust functions, how far the call is done, and tests. All 74 calls are there, each once; a
-//! function named is public in `udapl` or `dat-core`, and its documentation names the call's page; a test named exists;
-//! a call that is done has a test.
+//! A row has `dat_…`, the Rust functions, the state of the call, and tests. Each of the 74 calls has one row. A
+//! function in a row must be public in `udapl` or `dat-core`, and its documentation must name the call's page. A test
+//! in a row must exist. A call that is done must have a test.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use crate::shell;
 /// The calls of DAT 1.2: 73 man pages and `dat_evd_create`.
 const CALLS: usize = 74;
 
-/// What the table says of one call.
+/// One row of the table.
 struct Call {
     name: String,
     functions: Vec<String>,
@@ -22,7 +22,7 @@ struct Call {
     tests: Vec<String>,
 }
 
-/// The names in backticks of a cell.
+/// Returns the names in backticks of a cell.
 fn quoted(cell: &str) -> Vec<String> {
     cell.split('`')
         .skip(1)
@@ -48,7 +48,7 @@ fn parse(text: &str) -> Vec<Call> {
         .collect()
 }
 
-/// What is wrong with the table.
+/// Returns the errors of the table.
 fn complaints(calls: &[Call], functions: &Functions, tests: &Functions) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut seen = BTreeSet::new();
@@ -83,7 +83,7 @@ fn complaints(calls: &[Call], functions: &Functions, tests: &Functions) -> Vec<S
     wrong
 }
 
-/// The functions whose line begins so, in the sources below these folders.
+/// Returns the functions whose line begins with one of `beginnings`, in the sources below these folders.
 fn functions(folders: &[&str], beginnings: &[&str]) -> Result<Functions> {
     let mut found = Functions::new();
     for file in sources(folders)? {
@@ -93,7 +93,7 @@ fn functions(folders: &[&str], beginnings: &[&str]) -> Result<Functions> {
     Ok(found)
 }
 
-/// Functions, and the calls their documentation names. Those of one name are one.
+/// Functions, each with the calls that its documentation names. Functions of the same name share an entry.
 type Functions = BTreeMap<String, BTreeSet<String>>;
 
 fn collect(text: &str, beginnings: &[&str], found: &mut Functions) {
@@ -127,12 +127,12 @@ fn calls() -> Result<Vec<Call>> {
     Ok(parse(&text))
 }
 
-/// The names of the calls.
+/// Returns the names of the calls.
 pub fn names() -> Result<Vec<String>> {
     Ok(calls()?.into_iter().map(|call| call.name).collect())
 }
 
-/// Fails when the table of the calls is not true.
+/// Fails if the table of the calls does not match the sources.
 pub fn check() -> Result<()> {
     let calls = calls()?;
     let public = functions(

@@ -14,7 +14,7 @@ fn path() -> PathBuf {
     shell::root().join("docs/conformance.md")
 }
 
-/// What the matrix is now.
+/// Returns the matrix of the current sources.
 fn render(clauses: &[Clause], tests: &Tests) -> String {
     let mut text = String::from(
         "# Which test holds which clause\n\n\
@@ -93,7 +93,7 @@ fn render(clauses: &[Clause], tests: &Tests) -> String {
     text
 }
 
-/// A test as the matrix names it.
+/// Returns a test's name in the matrix.
 fn named(test: &Test) -> String {
     let folders = ["udapl/tests/dat/", "udapl/tests/"];
     let file = folders
@@ -108,7 +108,7 @@ pub fn write(clauses: &[Clause], tests: &Tests) -> Result<()> {
     std::fs::write(path(), render(clauses, tests)).context("docs/conformance.md")
 }
 
-/// Fails when `docs/conformance.md` is not what would be written.
+/// Fails if `docs/conformance.md` differs from the matrix generated now.
 pub fn check(clauses: &[Clause], tests: &Tests) -> Result<()> {
     let there = std::fs::read_to_string(path()).context("docs/conformance.md")?;
     ensure!(
@@ -130,7 +130,7 @@ pub fn run(clauses: &[Clause], tests: &Tests) -> Result<()> {
             && let Some((name, result)) = rest.rsplit_once(" ... ")
         {
             let name = name.rsplit("::").next().unwrap_or(name);
-            // Tests of one name in several files pass only together.
+            // Tests of the same name in several files pass only together.
             let entry = results.entry(name.to_owned()).or_insert("pass");
             if result != "ok" {
                 *entry = "FAIL";

@@ -6,12 +6,12 @@ use anyhow::{Context, Result, ensure};
 
 use crate::{debian, shell};
 
-/// What is unpacked: programs, registry, headers.
+/// Packages to unpack: programs, registry, headers.
 const PACKAGES: [&str; 3] = ["dapl2-utils", "libdapl2", "libdapl-dev"];
-/// Says that all of it is there.
+/// File that marks the folder as completely unpacked.
 const STAMP: &str = "unpacked";
 
-/// What was unpacked.
+/// The unpacked packages.
 pub struct Distribution {
     root: PathBuf,
 }
@@ -20,7 +20,7 @@ impl Distribution {
     /// Downloads the packages and unpacks them, unless they are there.
     ///
     /// # Errors
-    /// The programs for it, or the packages, cannot be had.
+    /// The required programs or the packages are not available.
     pub fn prepare() -> Result<Self> {
         let folder = shell::target_directory()?.join("dapl2");
         let root = folder.join("root");
@@ -35,15 +35,15 @@ impl Distribution {
         Ok(Self { root })
     }
 
-    /// A program of theirs.
+    /// Returns the path of a program of the packages.
     pub fn program(&self, name: &str) -> PathBuf {
         self.root.join("usr/bin").join(name)
     }
 
-    /// Where `libdat2.so.2` is.
+    /// Returns the folder of `libdat2.so.2`.
     ///
     /// # Errors
-    /// It is not where packages have libraries.
+    /// The library is not where packages have libraries.
     pub fn libraries(&self) -> Result<PathBuf> {
         let all = self.root.join("usr/lib");
         let mut folders = std::fs::read_dir(&all)?.filter_map(|entry| Some(entry.ok()?.path()));
@@ -51,7 +51,7 @@ impl Distribution {
         found.with_context(|| format!("no libdat2.so.2 below {}", all.display()))
     }
 
-    /// Has a C compiler hold our structures against their headers.
+    /// Compiles assertions that compare our structures with the packages' headers.
     ///
     /// # Errors
     /// An assertion does not hold, or there is no compiler.

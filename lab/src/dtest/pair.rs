@@ -9,39 +9,39 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::distribution::Distribution;
 
-/// The name that leads each of the two to its own function.
+/// Name that each of the two resolves to its own function.
 const IA: &str = "ofa-v2-sim";
-/// Addresses of the functions: of the server's, of the client's.
+/// Addresses of the server's and of the client's function.
 const ADDRESSES: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
 const MACS: [&str; 2] = ["02:00:5e:10:00:01", "02:00:5e:10:00:02"];
 /// TCP port at which the server of dtest, dtestcm and dtestx tells the client its address.
 const PORT: u16 = 15828;
-/// The longest a program may take.
+/// Time limit of a program.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// How often is looked whether a program has got on.
+/// Interval between checks of a program's progress.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Words in what programs say that no mode may bring.
+/// Words that no program's output may contain.
 const BAD: [&str; 7] = [
     "FAILED", "Error", "error", "ERR", "fails", "Failed", "Warning",
 ];
 
-/// What came of a mode.
+/// Result of a mode.
 pub struct Outcome {
     pub passed: bool,
-    /// A rate or a count the program has printed.
+    /// A rate or a count that the program printed.
     pub figure: String,
-    /// All that was printed.
+    /// The whole output.
     pub said: String,
 }
 
-/// Where the pair runs.
+/// Environment of the pair.
 pub struct Pair<'a> {
     distribution: &'a Distribution,
     libraries: PathBuf,
     folder: PathBuf,
 }
 
-/// A program under way; killed if it is forgotten.
+/// A running program, killed on drop.
 struct Running {
     child: Child,
     name: String,
@@ -53,7 +53,7 @@ impl Running {
         Ok(self.child.try_wait()?.is_some())
     }
 
-    /// Waits until it ends; whether with success, and what it said.
+    /// Waits until the program ends. Returns whether it succeeded, and its output.
     fn end(mut self) -> Result<(bool, String)> {
         let until = Instant::now() + PATIENCE;
         while !self.has_ended()? {
@@ -73,14 +73,14 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended.
+        // The program may have ended.
         let _ended = self.child.kill();
         let _status = self.child.wait();
     }
 }
 
 impl<'a> Pair<'a> {
-    /// Writes the two `dat.conf`. `prefix` has our library; the rest of the folder is ours to use.
+    /// Writes the two `dat.conf`. `prefix` contains our library; the rest of the folder is for our files.
     pub fn new(distribution: &'a Distribution, prefix: &Path) -> Result<Self> {
         let folder = prefix.canonicalize()?;
         let wire = folder.join("wire");
@@ -109,7 +109,7 @@ impl<'a> Pair<'a> {
         let log = self.folder.join(format!("{side}.log"));
         let out = File::create(&log)?;
         let path = self.distribution.program(program);
-        // Lines come out when they are printed, and not when the program ends.
+        // Line buffering: lines appear when they are printed, not when the program ends.
         let mut command = Command::new("stdbuf");
         command
             .args(["-oL", "-eL"])
@@ -130,7 +130,7 @@ impl<'a> Pair<'a> {
         })
     }
 
-    /// Waits until `there` says so, or the program ends.
+    /// Waits until `there` returns true or the program ends.
     fn until(running: &mut Running, mut there: impl FnMut(&Running) -> Result<bool>) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         while !there(running)? && !running.has_ended()? {
@@ -165,13 +165,13 @@ impl<'a> Pair<'a> {
         let passed = clean(&said)
             && said.iter().all(|(_, text)| {
                 text.contains("immed/atomic test PASSED")
-                    // What the device has not is skipped.
+                    // The program skips what the device lacks.
                     && !text.contains("Skipping")
             });
         Ok(outcome(passed, &said, &["final result"]))
     }
 
-    /// Server and client of one program, with the same options; what each said.
+    /// Runs server and client of one program with the same options. Returns the result and the output of each.
     fn both(&self, program: &str, options: &str) -> Result<[(bool, String); 2]> {
         ensure!(
             !listening(PORT)?,
@@ -186,14 +186,14 @@ impl<'a> Pair<'a> {
         Ok([server.end()?, client])
     }
 
-    /// `dapltest`: a server, a client, and one that tells the server to quit.
+    /// Runs `dapltest`: a server, a client, and a second client that tells the server to quit.
     pub fn dapltest(&self, options: &str) -> Result<Outcome> {
         let mut server = self.start(0, "dapltest", &["-T", "S", "-D", IA])?;
         Self::until(&mut server, |server| {
             Ok(std::fs::read_to_string(&server.log)?.contains("Service Point Ready"))
         })?;
         let mut words = options.split_whitespace();
-        // The kind of test comes first.
+        // The kind of test is the first argument.
         let mut arguments: Vec<&str> = words.by_ref().take(2).collect();
         arguments.extend(["-s", ADDRESSES[0], "-D", IA]);
         arguments.extend(words);
@@ -205,7 +205,7 @@ impl<'a> Pair<'a> {
         Ok(outcome(passed, &said, &["Bandwidth", "Total WQE"]))
     }
 
-    /// `dapltest -T L`: how many of something there can be; at 100 it stops.
+    /// Runs `dapltest -T L`: the number of objects that can be created, up to 100.
     pub fn limit(&self, what: &str) -> Result<Outcome> {
         let mut arguments = vec!["-T", "L", "-D", IA, "-m", "100"];
         arguments.extend(what.split_whitespace());
@@ -216,7 +216,7 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// Whether a text has a word, other than in the name of a queue that dtest says it looks at.
+/// Returns whether a text contains a word, other than in the name of a queue that dtest is checking.
 fn bad(text: &str, word: &str) -> bool {
     text.lines()
         .filter(|line| !line.contains("Checking"))
@@ -228,7 +228,7 @@ fn clean(said: &[(bool, String)]) -> bool {
         .all(|(success, text)| *success && !BAD.iter().any(|word| bad(text, word)))
 }
 
-/// What came of a run, with the last line that has one of the words.
+/// Returns the outcome of a run, with the last line that contains one of the words.
 fn outcome(passed: bool, said: &[(bool, String)], words: &[&str]) -> Outcome {
     let texts: Vec<&str> = said.iter().map(|(_, text)| text.as_str()).collect();
     let figure = texts.iter().flat_map(|text| text.lines()).rfind(|line| {
@@ -241,7 +241,7 @@ fn outcome(passed: bool, said: &[(bool, String)], words: &[&str]) -> Outcome {
     }
 }
 
-/// A line without the process's number and with single blanks.
+/// Returns a line without the process number and with single blanks.
 fn short(line: &str) -> String {
     let number = |word: &&str| word.trim_end_matches(':').parse::<u32>().is_ok();
     let mut words = line.split_whitespace().peekable();
@@ -251,12 +251,13 @@ fn short(line: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// Lets a program get on. It has no descriptor that says when to look: it listens at a port, writes a line, ends.
+/// Pauses between two checks of a program. No descriptor signals its progress, which is a listening port, a line of
+/// output, or its end.
 fn pause() {
     std::thread::park_timeout(LOOK_EVERY);
 }
 
-/// Whether somebody on this machine listens at a TCP port (proc(5), `/proc/net/tcp`: state 0A).
+/// Returns whether a process on this machine listens at a TCP port (proc(5), `/proc/net/tcp`: state 0A).
 fn listening(port: u16) -> Result<bool> {
     let local = format!(":{port:04X}");
     for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
@@ -292,7 +293,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("an address").port();
         assert!(listening(port).expect("the kernel's list"));
-        // Another test's child may have the listener a moment longer than we do. A connection's port is no listener's.
+        // A child of another test may hold the listener a moment longer. The port of a connection is no listener's.
         let client = std::net::TcpStream::connect(("127.0.0.1", port)).expect("a connection");
         let port = client.local_addr().expect("an address").port();
         assert!(!listening(port).expect("the kernel's list"));

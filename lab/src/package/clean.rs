@@ -1,5 +1,5 @@
-//! The life of the packages in a clean Debian: installed by apt, used as a person would, purged; what was there before
-//! is there afterwards, and nothing else.
+//! Tests the packages in a clean Debian: installs them by apt, uses them as a person would, and purges them. The set
+//! of files must be the same afterwards as before.
 //!
 //! ```text
 //!   target/debian-root/base    mmdebstrap: the release of this machine, a C compiler, Debian's programs of DAT 2.0
@@ -19,10 +19,10 @@ use guest::mirror;
 
 use crate::shell;
 
-/// What a machine has that our packages are put on: what compiles C, and what finds providers in `/etc/dat.conf`.
+/// Packages of the test machine: a C compiler, and the library that finds providers in `/etc/dat.conf`.
 const INCLUDED: &str = "gcc,libc6-dev,pkg-config,dapl2-utils,libdapl2";
 
-/// What is done with the packages, in words of docs/install.md, and in a shell.
+/// Steps of the test: a description in words of docs/install.md, and a shell script.
 const STEPS: [(&str, &str); 10] = [
     (
         "apt installs them, with nothing but what they name",
@@ -71,7 +71,7 @@ const STEPS: [(&str, &str); 10] = [
     ),
     (
         "dtest of Debian's finds us through /etc/dat.conf",
-        // It ends with 0 whatever came of it, so what it says counts.
+        // dtest exits with 0 even after a failure, so its output is checked.
         "examples=/usr/share/doc/udapl-sim/examples
          cat $examples/server.conf >> /etc/dat.conf
          stdbuf -oL dtest -P udapl-sim -b 4096 -B 100 > /tmp/server.log 2>&1 &
@@ -81,11 +81,11 @@ const STEPS: [(&str, &str); 10] = [
          for side in server client; do grep -q 'Test Complete. PASSED' /tmp/$side.log; done",
     ),
 ];
-/// Takes away what the steps made, and the packages.
+/// Removes the files of the steps, and the packages.
 const PURGE: &str = "rm -rf /tmp/* && apt-get purge -y -qq \
     $(for deb in /debs/*.deb; do dpkg-deb -f $deb Package; done)";
 
-/// What apt and dpkg, the dynamic linker and useradd(8) write whatever package comes and goes.
+/// Files that apt, dpkg, the dynamic linker and useradd(8) write for any package.
 const BOOKS: [&str; 9] = [
     "/var/lib/dpkg/",
     "/var/lib/apt/",
@@ -98,10 +98,10 @@ const BOOKS: [&str; 9] = [
     "/etc/gshadow",
 ];
 
-/// Runs all of it.
+/// Runs all steps.
 ///
 /// # Errors
-/// The root cannot be made, or a step fails, or something is left behind.
+/// The root cannot be made, or a step fails, or a file is left behind.
 pub fn test(packages: &[PathBuf]) -> Result<()> {
     ensure!(
         shell::capture(shell::command("id", &["-u"]))?.trim() == "0",
@@ -159,7 +159,7 @@ pub fn test(packages: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// The clean Debian, made if it is not there.
+/// Returns the clean Debian, made if it is missing.
 fn base(folder: &Path) -> Result<PathBuf> {
     let system = fs::read_to_string("/etc/os-release")?;
     let codename = system
@@ -191,16 +191,16 @@ fn base(folder: &Path) -> Result<PathBuf> {
     Ok(base)
 }
 
-/// A Debian of its own.
+/// The root folder of a Debian.
 struct Root(PathBuf);
 
 impl Root {
-    /// Where simnic keeps what it unpacks.
+    /// Returns the folder where simnic keeps unpacked packages.
     fn cache(&self) -> PathBuf {
         self.0.join("cache")
     }
 
-    /// Runs a script inside, with a /proc and processes of its own, all of which end with it, and with what is lent.
+    /// Runs a script inside, with its own /proc and processes, which all end with it. `lent` is mounted inside.
     fn run(&self, script: &str, lent: &Path) -> Result<()> {
         let mut command =
             shell::command("unshare", &["--mount", "--pid", "--fork", "--kill-child"]);
@@ -238,7 +238,7 @@ impl Root {
         Ok(())
     }
 
-    /// Every path with its mode and owner, but for the books that the system keeps; users and groups by name.
+    /// Returns every path with its mode and owner, except `BOOKS`, and users and groups by name.
     fn files(&self) -> Result<BTreeSet<String>> {
         let mut find = shell::command("find", &[]);
         find.arg(&self.0)

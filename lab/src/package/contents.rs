@@ -1,4 +1,4 @@
-//! What is in which package.
+//! Contents of the packages.
 //!
 //! | package | has |
 //! |---|---|
@@ -9,7 +9,7 @@
 //! | `udapl-sim` | `simnic`; the simulator's card profiles, a unit that serves simulated functions, examples of `dat.conf` and for simnic |
 //! | `nvmeofd` | the NVMe over RDMA target, its unit, its user |
 //!
-//! Texts are in `packaging/`; this file says where each goes.
+//! Texts are in `packaging/`. This file assigns each to its place in a package.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use super::deb::{About, Build, Deb};
 use crate::install::{self, Library};
 use crate::shell;
 
-/// What cargo has built for them.
+/// Programs and libraries that cargo has built for the packages.
 pub struct Programs {
     pub library: Library,
     pub datctl: PathBuf,
@@ -99,10 +99,10 @@ const TARGET_POSTINST: &str = include_str!("../../../packaging/nvmeofd.postinst"
 const TARGET_PRERM: &str = include_str!("../../../packaging/nvmeofd.prerm");
 const TARGET_POSTRM: &str = include_str!("../../../packaging/nvmeofd.postrm");
 
-/// Packs all of them; the files.
+/// Makes all packages and returns their files.
 ///
 /// # Errors
-/// A tool of Debian's or a file.
+/// One of Debian's tools failed, or a file could not be read or written.
 pub fn pack(build: &Build, programs: &Programs) -> Result<Vec<PathBuf>> {
     Ok(vec![
         library(build, &programs.library)?,
@@ -217,7 +217,7 @@ fn simulator(build: &Build, simnic: &Path) -> Result<PathBuf> {
     ] {
         example(&deb, &SIMULATOR, source)?;
     }
-    // simnic unpacks a kernel and QEMU from Debian's mirror, and believes what Debian has signed.
+    // simnic unpacks a kernel and QEMU from Debian's mirror, and verifies Debian's signatures.
     let needs = format!(
         "apt, debian-archive-keyring, udapl-tools (>= {})",
         build.version
@@ -246,7 +246,7 @@ fn target(build: &Build, nvmeofd: &Path) -> Result<PathBuf> {
     deb.pack()
 }
 
-/// Manual pages and completions, if the program writes them: `PROGRAM man FOLDER`, `PROGRAM completions SHELL`.
+/// Adds manual pages and completions, if the program writes them: `PROGRAM man FOLDER`, `PROGRAM completions SHELL`.
 fn made_by(deb: &Deb, program: &Path, name: &str) -> Result<()> {
     let ask = |arguments: &[&str]| {
         let mut command = shell::command(&program.to_string_lossy(), arguments);
@@ -298,7 +298,7 @@ fn packaging(name: &str) -> PathBuf {
     shell::root().join("packaging").join(name)
 }
 
-/// The package of the same build.
+/// Returns a dependency on the package of exactly this build.
 fn exactly(build: &Build, name: &str) -> String {
     format!("{name} (= {})", build.version)
 }

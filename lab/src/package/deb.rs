@@ -1,8 +1,8 @@
-//! A Debian package: a folder laid out as dpkg-deb(1) wants it, and what it makes of that.
+//! Builds a Debian package from a folder laid out as dpkg-deb(1) requires.
 //!
-//! What policy asks of every package is done here, once: its copyright file, change logs and checksums, modes and
-//! owners that do not depend on who builds, times that are the commit's. What a package is for says
-//! [`contents`](super::contents).
+//! This module implements the parts of Debian policy that every package shares: the copyright file, change logs and
+//! checksums, modes and owners that do not depend on the builder, and the commit's time as the time of every file.
+//! The purpose of each package is in [`contents`](super::contents).
 
 use std::fmt::Write as _;
 use std::fs;
@@ -13,21 +13,21 @@ use anyhow::{Context, Result, ensure};
 
 use crate::shell;
 
-/// What all packages of one build have in common.
+/// Properties common to all packages of one build.
 pub struct Build {
-    /// Of the crates, and of the packaging: `0.1.0-1`.
+    /// Version of the crates and of the packaging: `0.1.0-1`.
     pub version: String,
-    /// As dpkg calls the machine: `amd64`.
+    /// Debian's name of the architecture: `amd64`.
     pub architecture: String,
-    /// Where its libraries are: `x86_64-linux-gnu`.
+    /// Name of the folder of its libraries: `x86_64-linux-gnu`.
     pub triplet: String,
-    /// Seconds since 1970 of the commit: the time of every file.
+    /// Time of the commit in seconds since 1970: the time of every file.
     pub time: String,
     /// `debian/copyright` of every package.
     pub copyright: String,
-    /// Who answers for the packages: `Name <address>`.
+    /// Maintainer of the packages: `Name <address>`.
     pub maintainer: String,
-    /// Packages and what they are made of go here.
+    /// Folder of the packages and their intermediate files.
     pub folder: PathBuf,
 }
 
@@ -39,23 +39,23 @@ pub struct Deb<'a> {
     fields: Vec<(&'static str, String)>,
 }
 
-/// What is said of a package, beside what is in it.
+/// Description of a package, apart from its files.
 pub struct About {
     pub name: &'static str,
     pub section: &'static str,
-    /// Whether nothing in it depends on the processor.
+    /// True if nothing in it depends on the processor.
     pub is_data: bool,
-    /// One line, then lines of a longer text.
+    /// A summary line, then lines of a longer text.
     pub description: &'static str,
-    /// The package whose documents serve this one, too, which then has no file but those that it is for.
+    /// The package whose documents serve this one, too. This one then has no documents of its own.
     pub documents_of: Option<&'static str>,
 }
 
 impl<'a> Deb<'a> {
-    /// A package with nothing in it but its documents.
+    /// Starts a package that contains only its documents.
     ///
     /// # Errors
-    /// A file.
+    /// A file could not be written.
     pub fn new(build: &'a Build, about: &About) -> Result<Self> {
         let root = build.folder.join(about.name);
         if root.exists() {
@@ -90,15 +90,15 @@ impl<'a> Deb<'a> {
         Ok(deb)
     }
 
-    /// A line of the control file.
+    /// Adds a line of the control file.
     pub fn field(&mut self, name: &'static str, value: &str) {
         self.fields.push((name, value.to_owned()));
     }
 
-    /// What the programs and libraries in it need, as dpkg-shlibdeps(1) finds out, and `more`.
+    /// Adds the dependencies of the programs and libraries in it, as dpkg-shlibdeps(1) finds them, and `more`.
     ///
     /// # Errors
-    /// dpkg-dev is not installed, or has no answer.
+    /// dpkg-dev is not installed, or finds no answer.
     pub fn depends(&mut self, more: &str, programs: &[&str]) -> Result<()> {
         let mut needs: Vec<String> = Vec::new();
         if !programs.is_empty() {
@@ -129,29 +129,29 @@ impl<'a> Deb<'a> {
         Ok(())
     }
 
-    /// A file with these bytes.
+    /// Adds a file with these bytes.
     ///
     /// # Errors
-    /// A file.
+    /// The file could not be written.
     pub fn write(&self, path: &str, bytes: impl AsRef<[u8]>) -> Result<()> {
         let to = self.place(path)?;
         fs::write(&to, bytes).with_context(|| to.display().to_string())
     }
 
-    /// A copy of a file; one that may be executed can be executed.
+    /// Adds a copy of a file, which is executable if the original is.
     ///
     /// # Errors
-    /// A file.
+    /// A file could not be read or written.
     pub fn copy(&self, path: &str, from: &Path) -> Result<()> {
         let to = self.place(path)?;
         fs::copy(from, &to).with_context(|| from.display().to_string())?;
         Ok(())
     }
 
-    /// A program or an archive without what only a debugger reads; `how` says which symbols stay.
+    /// Adds a program or an archive without its debug information; `how` says which symbols stay.
     ///
     /// # Errors
-    /// `strip` is not there, or refuses the file.
+    /// `strip` is missing or refuses the file.
     pub fn strip(&self, path: &str, from: &Path, how: &str) -> Result<()> {
         let to = self.place(path)?;
         let mut strip = shell::command("strip", &[how, "-o"]);
@@ -160,10 +160,10 @@ impl<'a> Deb<'a> {
         Ok(())
     }
 
-    /// A text, compressed as manual pages and change logs are: without name and time in it.
+    /// Adds a compressed text, as policy asks for manual pages and change logs: without name and time in it.
     ///
     /// # Errors
-    /// gzip(1), or a file.
+    /// gzip(1) failed, or a file could not be written.
     pub fn compressed(&self, path: &str, text: impl AsRef<[u8]>) -> Result<()> {
         self.write(path, text)?;
         let mut gzip = shell::command("gzip", &["-9", "--no-name", "--force"]);
@@ -172,26 +172,26 @@ impl<'a> Deb<'a> {
         Ok(())
     }
 
-    /// A name for another file.
+    /// Adds a symbolic link to another file.
     ///
     /// # Errors
-    /// A file.
+    /// The link could not be made.
     pub fn link(&self, path: &str, to: &str) -> Result<()> {
         Ok(symlink(to, self.place(path)?)?)
     }
 
-    /// A folder, empty so far.
+    /// Adds an empty folder.
     ///
     /// # Errors
-    /// A file.
+    /// The folder could not be made.
     pub fn folder(&self, path: &str) -> Result<()> {
         Ok(fs::create_dir_all(self.root.join(path))?)
     }
 
-    /// A script that dpkg runs, or another file of its own.
+    /// Adds a script that dpkg runs, or another of its control files.
     ///
     /// # Errors
-    /// A file.
+    /// The file could not be written.
     pub fn control(&self, name: &str, text: &str) -> Result<()> {
         let path = self.root.join("DEBIAN").join(name);
         fs::write(&path, text)?;
@@ -199,10 +199,10 @@ impl<'a> Deb<'a> {
         Ok(fs::set_permissions(path, PermissionsExt::from_mode(mode))?)
     }
 
-    /// Packs it; the file.
+    /// Builds the package and returns its file.
     ///
     /// # Errors
-    /// dpkg-deb(1), or a file.
+    /// dpkg-deb(1) failed, or a file could not be read or written.
     pub fn pack(mut self) -> Result<PathBuf> {
         let mut files = Vec::new();
         list(&self.root, &self.root, &mut files)?;
@@ -255,7 +255,7 @@ impl<'a> Deb<'a> {
         Ok(self.build.folder.join(file))
     }
 
-    /// Where a file goes; its folder is made.
+    /// Returns the place of a file, whose folder is made.
     fn place(&self, path: &str) -> Result<PathBuf> {
         let to = self.root.join(path);
         fs::create_dir_all(to.parent().context("a file in a folder")?)?;
@@ -276,7 +276,7 @@ impl<'a> Deb<'a> {
             shell::capture(date)?
         );
         self.compressed(&format!("{folder}/changelog.Debian"), entry)?;
-        // The project makes its packages itself, so there is no request for packaging in Debian's list of bugs.
+        // The project makes its packages itself, so Debian's bug tracker has no request for packaging.
         self.write(
             &format!("usr/share/lintian/overrides/{}", self.name),
             format!(
@@ -287,7 +287,7 @@ impl<'a> Deb<'a> {
     }
 }
 
-/// All files below a folder but dpkg's own, by their paths in it. Folders get the mode that Debian's have.
+/// Lists all files below a folder except dpkg's own, by their paths in it. Folders get the mode of Debian's folders.
 fn list(root: &Path, folder: &Path, files: &mut Vec<String>) -> Result<()> {
     fs::set_permissions(folder, PermissionsExt::from_mode(0o755))?;
     for entry in fs::read_dir(folder)? {

@@ -1,18 +1,19 @@
 //! No circle of files, other than a parent and its own children.
 //!
-//! Files that need each other can only be read together. A module and the files of its folder may: the parent makes the
-//! children, and they use what it has for all of them. Every other circle is refused, with the names that make it.
+//! Files that need each other can only be read together. A module and the files of its folder may form a circle: the
+//! parent creates the children, and they use its shared items. Every other circle is an error that lists the names
+//! forming it.
 //!
-//! Two looks find them. Without the edges from a child to its parent no circle may be left. And with each parent and
-//! those of its children that it is in a circle with taken for one file, none may be left either.
+//! Two searches find them. The first omits the edges from a child to its parent. The second merges each parent with
+//! those of its children that are in a circle with it. Neither may find a circle.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Source;
 use super::imports::{self, File, Graph};
 
-/// Names that still make circles: the first file needs something of the second. Without them there is no circle. One
-/// that makes none any more is to be taken out.
+/// Names that still form circles: the first file needs these names of the second. Without them there is no circle. An
+/// entry that no longer forms a circle must be removed.
 const KNOWN: &[(&str, &str)] = &[
     ("hw-sim/src/wire/packet.rs", "hw-sim/src/switch/classify.rs"),
     ("hw-sim/src/wire/frame.rs", "hw-sim/src/wire/eth.rs"),
@@ -69,7 +70,7 @@ const KNOWN: &[(&str, &str)] = &[
     ("lab/src/vm/stock/subnet.rs", "lab/src/vm.rs"),
 ];
 
-/// Checks the libraries and programs of all crates. (What their tests share is read test by test.)
+/// Checks the libraries and programs of all crates. (Shared code of their tests is not checked.)
 pub(super) fn there_are_none(sources: &[Source], breaches: &mut Vec<String>) {
     let is_root = |path: &str| path.ends_with("/src/lib.rs") || path.ends_with("/main.rs");
     let of_programs = sources
@@ -90,7 +91,7 @@ pub(super) fn there_are_none(sources: &[Source], breaches: &mut Vec<String>) {
     judge(graphs.collect(), KNOWN, breaches);
 }
 
-/// A circle: its files, and how they need each other.
+/// A circle: its files, and the names by which they need each other.
 #[derive(Debug, PartialEq, Eq)]
 struct Circle {
     files: BTreeSet<String>,
@@ -135,7 +136,7 @@ fn judge(mut graphs: Vec<Graph>, known: &[(&str, &str)], breaches: &mut Vec<Stri
     }
 }
 
-/// The circles of a crate that are refused.
+/// Returns the forbidden circles of a crate.
 fn circles(graph: &Graph) -> Vec<Circle> {
     let count = graph.files.len();
     let to = |from: usize| graph.edges[from].keys().copied();
@@ -144,7 +145,7 @@ fn circles(graph: &Graph) -> Vec<Circle> {
         .map(|from| to(from).filter(|to| !is_up(from, *to)).collect())
         .collect();
     let mut groups = groups(&below);
-    // Each parent and its children, as far as they need each other.
+    // Merges each parent with its children, as far as they need each other.
     let mut one: Vec<usize> = (0..count).collect();
     for parent in 0..count {
         let of_family = |file: usize| file == parent || is_up(file, parent);
@@ -175,7 +176,7 @@ fn circles(graph: &Graph) -> Vec<Circle> {
         let files = (0..count).filter(|file| group.contains(&one[*file]));
         groups.push(files.collect());
     }
-    // The larger one of two that overlap says it all.
+    // Of two overlapping circles only the larger one is reported.
     groups.sort_by_key(|group| std::cmp::Reverse(group.len()));
     let mut told: BTreeSet<usize> = BTreeSet::new();
     groups.retain(|group| {
@@ -208,7 +209,7 @@ fn circle(graph: &Graph, group: &BTreeSet<usize>) -> Circle {
     }
 }
 
-/// The sets of two and more files that reach each other.
+/// Returns the sets of two or more files that reach each other.
 fn groups(edges: &[Vec<usize>]) -> Vec<BTreeSet<usize>> {
     let reached: Vec<BTreeSet<usize>> = (0..edges.len())
         .map(|from| {

@@ -1,12 +1,12 @@
-//! The imports of a crate as a graph: which file names what of which other file.
+//! The imports of a crate as a graph: an edge lists the names that a file uses of another file.
 //!
-//! Paths are read from the sources themselves: `use` items, and paths in code that begin with `crate`, `self`, `super`,
-//! a child module or an imported module. Re-exports are followed to the file that defines the name. Left out: comments,
-//! literals, what is behind `#[cfg(test)]`, and methods, which have no path.
+//! Paths are read from the sources themselves: `use` items, and paths in code that begin with `crate`, `self`,
+//! `super`, a child module or an imported module. Re-exports are followed to the file that defines the name.
+//! Comments, literals, items behind `#[cfg(test)]`, and methods, which have no path, are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A file of a crate: its path, and its text.
+/// A file of a crate: its path and its text.
 pub(super) struct File<'a> {
     pub(super) path: &'a str,
     pub(super) text: &'a str,
@@ -16,7 +16,7 @@ pub(super) struct File<'a> {
 pub(super) struct Graph {
     /// Paths of the files that are not for tests only.
     pub(super) files: Vec<String>,
-    /// The file of the parent module.
+    /// The file of each file's parent module.
     pub(super) parents: Vec<Option<usize>>,
     pub(super) edges: Vec<BTreeMap<usize, BTreeSet<String>>>,
 }
@@ -27,30 +27,31 @@ struct Module {
     file: usize,
     parent: Option<usize>,
     children: BTreeMap<String, usize>,
-    /// Names that `use` brings in, and the paths that they stand for.
+    /// Names that `use` imports, and their paths.
     imports: BTreeMap<String, Vec<String>>,
     globs: Vec<Vec<String>>,
     defined: BTreeSet<String>,
-    /// Paths in code, of two names at least.
+    /// Paths in code, of at least two names.
     paths: Vec<Vec<String>>,
     /// Modules declared here that have a file of their own.
     declared: Vec<String>,
 }
 
-/// What a path leads to.
+/// Target of a path.
 #[derive(Clone, Copy)]
 enum Target<'a> {
     Module(usize),
     /// A name, and the module that defines it.
     Item(usize, &'a str),
-    /// Something of another crate.
+    /// An item of another crate.
     Foreign,
 }
 
-/// How many re-exports are followed. A chain that is longer goes round.
+/// Limit on the re-exports that are followed. A longer chain is a loop.
 const DEEPEST: usize = 16;
 
-/// The graph of the crate whose root is `root` (`src/lib.rs`), of all files that the root's modules lead to.
+/// Returns the graph of the crate whose root is `root` (`src/lib.rs`), with all files reachable from the root's
+/// modules.
 pub(super) fn graph(root: &str, files: &[File<'_>]) -> Graph {
     let mut modules = Vec::new();
     let mut graph = Graph {
@@ -68,7 +69,7 @@ pub(super) fn graph(root: &str, files: &[File<'_>]) -> Graph {
         for (path, glob) in imports.chain(globs).chain(paths) {
             let (file, name) = match resolve(&modules, at, path, 0) {
                 Some(Target::Item(of, name)) => (modules[of].file, name),
-                // A module that is imported is needed for what is named through it, which is a path of its own.
+                // An imported module is needed only for the names used through it, which are paths of their own.
                 Some(Target::Module(of)) if glob => (modules[of].file, "*"),
                 Some(Target::Module(_) | Target::Foreign) | None => continue,
             };
@@ -81,7 +82,7 @@ pub(super) fn graph(root: &str, files: &[File<'_>]) -> Graph {
     graph
 }
 
-/// Reads a file and those of its modules. The answer is its module.
+/// Reads a file and the files of its modules. Returns its module.
 fn read(
     path: &str,
     parent: Option<usize>,
@@ -124,7 +125,7 @@ fn read(
     Some(first)
 }
 
-/// The folder with the modules that a module of a file declares.
+/// Returns the folder of the modules that a module of a file declares.
 fn folder_of(path: &str, at: usize, first: usize, modules: &[Module]) -> String {
     let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
     let mut folder = match name {
@@ -134,7 +135,7 @@ fn folder_of(path: &str, at: usize, first: usize, modules: &[Module]) -> String 
     let mut inline = Vec::new();
     let mut at = at;
     while at != first {
-        // PANIC: a module between braces has the one around it as its parent.
+        // PANIC: a module between braces has the enclosing module as its parent.
         let parent = modules[at].parent.expect("a parent");
         let name = modules[parent].children.iter().find(|child| *child.1 == at);
         inline.extend(name.map(|(name, _)| name.clone()));
@@ -146,7 +147,7 @@ fn folder_of(path: &str, at: usize, first: usize, modules: &[Module]) -> String 
     folder
 }
 
-/// What a path means that is written in a module. `None`: its head is not known there.
+/// Resolves a path written in a module. `None`: its first name is unknown there.
 fn resolve<'a>(
     modules: &'a [Module],
     at: usize,
@@ -158,7 +159,7 @@ fn resolve<'a>(
         "crate" => Target::Module(root_of(modules, at)),
         "self" => Target::Module(at),
         "super" => Target::Module(modules[at].parent?),
-        // A name that is defined here may be one of the items, which have no file of their own.
+        // A name that is defined here may be an item, which has no file of its own.
         name => member(modules, at, name, depth)?,
     };
     for name in rest {
@@ -168,7 +169,7 @@ fn resolve<'a>(
             (Target::Module(of), name) => {
                 member(modules, of, name, depth).unwrap_or(Target::Item(of, name))
             }
-            // Variants, constants and functions of a type are where the type is.
+            // Variants, constants and functions of a type are in the type's file.
             (item @ (Target::Item(..) | Target::Foreign), _) => return Some(item),
         };
     }
@@ -182,7 +183,7 @@ fn root_of(modules: &[Module], mut at: usize) -> usize {
     at
 }
 
-/// What a module has under a name.
+/// Returns the target of a name in a module.
 fn member<'a>(modules: &'a [Module], of: usize, name: &'a str, depth: usize) -> Option<Target<'a>> {
     if depth == DEEPEST {
         return None;
@@ -195,7 +196,7 @@ fn member<'a>(modules: &'a [Module], of: usize, name: &'a str, depth: usize) -> 
         return Some(Target::Item(of, name));
     }
     if let Some(path) = module.imports.get(name) {
-        // `use name::…` brings in `name` of another crate, not itself.
+        // `use name::…` imports `name` of another crate, not itself.
         let own = path.len() == 1 || path[0] == name;
         let target = (!own).then(|| resolve(modules, of, path, depth + 1));
         return Some(target.flatten().unwrap_or(Target::Foreign));
@@ -209,7 +210,7 @@ fn member<'a>(modules: &'a [Module], of: usize, name: &'a str, depth: usize) -> 
         })
 }
 
-/// The text with comments and literals blank.
+/// Returns the text with comments and literals blanked.
 fn without_comments(text: &str) -> String {
     let bytes = text.as_bytes();
     let starts = |at: usize, what: &str| text.as_bytes()[at..].starts_with(what.as_bytes());
@@ -233,7 +234,7 @@ fn without_comments(text: &str) -> String {
             }
             end + 1
         } else if starts(at, "'") {
-            // A character, or a lifetime, which is left.
+            // A character, or a lifetime, which is kept.
             let quoted = text[at + 1..].chars().next();
             let width = quoted.map_or(1, char::len_utf8);
             if quoted == Some('\\') {
@@ -260,14 +261,14 @@ fn without_comments(text: &str) -> String {
     out
 }
 
-/// How many `#` a raw string has that begins here.
+/// Returns the number of `#` of a raw string that begins here.
 fn raw_string(text: &str) -> Option<usize> {
     let rest = text.strip_prefix("br").or_else(|| text.strip_prefix('r'))?;
     let quote = rest.trim_start_matches('#');
     quote.starts_with('"').then(|| rest.len() - quote.len())
 }
 
-/// Words, `::`, and every other character by itself.
+/// Splits the text into words, `::`, and single other characters.
 fn tokens(text: &str) -> Vec<&str> {
     let mut tokens = Vec::new();
     let mut rest = text.trim_start();
@@ -296,7 +297,7 @@ impl<'a> Parser<'a> {
         self.tokens.get(self.at + ahead).copied().unwrap_or("")
     }
 
-    /// What is inside a module, up to the brace that ends it.
+    /// Reads the contents of a module, up to the brace that ends it.
     fn module(&mut self, of: usize, modules: &mut Vec<Module>) {
         let mut open = 0_usize;
         while self.at < self.tokens.len() {
@@ -357,7 +358,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Names with `::` between them.
+    /// Reads names with `::` between them.
     fn path(&mut self) -> Vec<String> {
         let mut path = vec![self.peek(0).to_owned()];
         self.at += 1;
@@ -368,7 +369,7 @@ impl<'a> Parser<'a> {
         path
     }
 
-    /// A tree of `use`, behind `before`.
+    /// Reads a tree of `use` whose prefix is `before`.
     fn tree(&mut self, before: &[String], into: &mut Module) {
         let mut path = before.to_vec();
         loop {
@@ -401,7 +402,7 @@ impl<'a> Parser<'a> {
                     } else {
                         path.last().cloned().unwrap_or_default()
                     };
-                    // Two traits that are imported as `_` do not meet.
+                    // Two traits imported as `_` do not conflict.
                     let key = match alias.as_str() {
                         "_" => format!("_ {}", path.join("::")),
                         _ => alias,
@@ -417,7 +418,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Whether the attribute here is `#[cfg(test)]`, or `#[cfg(all(test, …))]`.
+    /// Returns whether the attribute here is `#[cfg(test)]`, or `#[cfg(all(test, …))]`.
     fn is_for_tests(&self) -> bool {
         let inside = self.tokens[self.at..]
             .iter()
@@ -426,7 +427,7 @@ impl<'a> Parser<'a> {
         words.contains(&"test") && !words.contains(&"not") && !words.contains(&"any")
     }
 
-    /// Passes over an attribute and what it is of.
+    /// Skips an attribute and its item.
     fn skip_item(&mut self) {
         let mut open = 0_usize;
         let mut in_attribute = true;

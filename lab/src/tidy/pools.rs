@@ -1,4 +1,5 @@
-//! The tables of docs/security.md, of pools and of what honest parties wait for, against the constants of the sources.
+//! Checks the tables of docs/security.md, of pools and of timeouts of honest peers, against the constants of the
+//! sources.
 //!
 //! The last cell of a row names the constants that bound it, by file: `` `file`: `NAME` = value, `NAME` = value
 //! ``, files apart by `;`. Each constant has to be there with that value. In a file that the table names, each constant
@@ -10,7 +11,7 @@ use super::Source;
 use crate::shell;
 
 const PAGE: &str = "docs/security.md";
-/// Heads of the tables.
+/// Headers of the tables.
 const POOLS: &str = "| Pool |";
 const HONEST: &str = "| Hostile |";
 
@@ -54,7 +55,7 @@ pub(super) fn are_those_of_the_sources(
     Ok(())
 }
 
-/// Compares constants with the sources. `are_all`: a file that is named has no other bound.
+/// Compares constants with the sources. `are_all`: a file that is named may have no other bound.
 fn are_as_told(sources: &[Source], named: &Named<'_>, are_all: bool, breaches: &mut Vec<String>) {
     let mut files: Vec<&str> = named.iter().map(|(file, _)| *file).collect();
     files.sort_unstable();
@@ -88,11 +89,11 @@ fn are_as_told(sources: &[Source], named: &Named<'_>, are_all: bool, breaches: &
     }
 }
 
-/// A constant of a count or a time, or such a field where it is given its value.
+/// A constant of a count or a time, or a field of such a type in a struct expression.
 struct Bound<'a> {
     name: &'a str,
     value: &'a str,
-    /// Of the module, not of a function or a type.
+    /// True for a constant of the module, not of a function or a type.
     is_top: bool,
 }
 
@@ -127,7 +128,7 @@ fn bounds(text: &str) -> Vec<Bound<'_>> {
     found.collect()
 }
 
-/// A count, or a time in milliseconds, as the page or Rust writes it.
+/// Parses a count, or a time in milliseconds, as the page or Rust writes it.
 fn number(text: &str) -> Option<u64> {
     let text = text.trim();
     let plain = |text: &str| text.trim().replace([',', '_'], "").parse::<u64>().ok();

@@ -1,5 +1,5 @@
-//! A process that is on the other end of the functions' wire while a guest runs, and what a guest's script may have
-//! done to it.
+//! The process at the other end of the functions' wire while a guest runs, and the actions on it that a guest's
+//! script may request.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -14,14 +14,14 @@ use serde_json::Value;
 use super::machine::Machine;
 use super::{Suite, datctl};
 
-/// What it says, in the folder of the run.
+/// Its log, in the folder of the run.
 pub const LOG: &str = "beside.log";
-/// Where it is asked and changed, likewise.
+/// Its control socket, likewise.
 pub const CONTROL: &str = "control.sock";
-/// Where its adapter is looked at, likewise.
+/// The control socket of its adapter, likewise.
 pub const ADAPTER: &str = "adapter.sock";
 
-/// How often it is asked what it holds, until that is as it was.
+/// Interval between looks at its resources until they are back at the baseline.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The process.
@@ -29,13 +29,13 @@ pub struct Beside<'a> {
     machine: &'a Machine,
     command: Option<Command>,
     running: Option<Running>,
-    /// By which its adapter is looked at.
+    /// Program that queries its adapter.
     datctl: PathBuf,
-    /// What it held before a host came.
+    /// Its resources before a host came.
     before: Option<Held>,
 }
 
-/// What it holds for those who have connected to it.
+/// Resources that the process holds for hosts and connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
     /// Controllers of hosts.
@@ -44,14 +44,14 @@ pub struct Held {
     pub connected: usize,
     /// Endpoints.
     pub endpoints: usize,
-    /// Queues of events.
+    /// EVDs.
     pub evds: usize,
-    /// Registered memory.
+    /// Registered regions of memory.
     pub regions: usize,
 }
 
 impl<'a> Beside<'a> {
-    /// Starts what the suite has.
+    /// Starts the process of the suite.
     pub fn start(machine: &'a Machine, suite: &Suite) -> Result<Self> {
         std::fs::write(machine.path("run").join(LOG), "")?;
         let command = suite.beside.map(|command| command(machine));
@@ -73,7 +73,7 @@ impl<'a> Beside<'a> {
         let mut command = tied(command);
         let log = self.machine.path("run").join(LOG);
         let log = File::options().create(true).append(true).open(log)?;
-        // Its input ends with its owner.
+        // Its standard input closes when its owner ends.
         command
             .stdin(Stdio::piped())
             .stdout(log.try_clone()?)
@@ -82,7 +82,7 @@ impl<'a> Beside<'a> {
         Ok(())
     }
 
-    /// Does what the guest has asked for: `ok` and an answer of one line, or what is wrong.
+    /// Does what the guest requests. Returns `ok` and an answer of one line, or an error text.
     pub fn happen(&mut self, words: &str) -> String {
         match self.done(words) {
             Ok(answer) => format!("ok {answer}").trim_end().to_owned(),
@@ -117,7 +117,7 @@ impl<'a> Beside<'a> {
         Ok(String::new())
     }
 
-    /// Asks it at its control socket.
+    /// Sends a request to its control socket.
     fn ctl(&self, words: &str) -> Result<String> {
         let of = self.command.as_ref().context("there is nothing beside")?;
         let mut command = Command::new(of.get_program());
@@ -127,7 +127,7 @@ impl<'a> Beside<'a> {
         self.captured(command)
     }
 
-    /// What a program says that is run in the folder of the run: a socket's path is short, whatever the folder's.
+    /// Returns the output of a program that runs in the folder of the run, which keeps the paths of sockets short.
     fn captured(&self, mut command: Command) -> Result<String> {
         let said = command.current_dir(self.machine.path("run")).output()?;
         let error = String::from_utf8_lossy(&said.stderr);
@@ -136,7 +136,7 @@ impl<'a> Beside<'a> {
         Ok(text.split_whitespace().collect::<Vec<_>>().join(" "))
     }
 
-    /// What it holds.
+    /// Returns the resources that it holds now.
     pub fn held(&self) -> Result<Held> {
         let status: Value = serde_json::from_str(&self.ctl("status")?)?;
         let mut command = Command::new(&self.datctl);
@@ -146,7 +146,8 @@ impl<'a> Beside<'a> {
     }
 }
 
-/// Waits until it holds no more than before the host came: what it held first and last, and after which time.
+/// Waits until it holds no more than before the host came. Returns the first and the last counts, and the time it
+/// took.
 pub fn forgets(beside: &Beside<'_>, within: Duration) -> Result<String> {
     let before = beside
         .before
@@ -166,7 +167,7 @@ pub fn forgets(beside: &Beside<'_>, within: Duration) -> Result<String> {
     Ok(format!("{first:?}; after {after:.1} s {last:?}"))
 }
 
-/// Counts.
+/// Parses the counts.
 fn held(status: &Value, adapter: &Value) -> Result<Held> {
     let list = |of: &Value, name: &str| {
         let list = of.get(name).and_then(Value::as_array);

@@ -1,9 +1,9 @@
 //! blktests' group `nvme`, run by a stock kernel against our target: <https://github.com/linux-blktests/blktests>.
 //!
-//! The suite is fetched, of one commit, and is none of this project's. It asks a program to set its target up
-//! (`guest/blktests-target`); cases that set up more than such a program is asked for do so by functions that
-//! `guest/blktests-functions` has instead of those for the kernel's target. A case that does not pass is named here
-//! with its reason, so that a failure that is new is one, and one that is gone is noticed.
+//! The suite is fetched from its repository, at one commit, and is not part of this project. It runs a program that
+//! sets its target up (`guest/blktests-target`). Some cases set up more than such a program is asked for, by
+//! functions for the kernel's target, which `guest/blktests-functions` replaces. A case that does not pass is named
+//! here with its reason, so that a new failure is an error, and a failure that is gone is noticed.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -17,14 +17,14 @@ use super::report::Step;
 use super::{Slots, Suite, beside, nvme, stock};
 use crate::shell;
 
-/// Where the suite is, unless `BLKTESTS` names another repository that has the commit.
+/// The suite's repository, unless `BLKTESTS` names another one that has the commit.
 const REPOSITORY: &str = "https://github.com/linux-blktests/blktests";
-/// Which of it: of August 2026.
+/// The commit, of August 2026.
 const COMMIT: &str = "a608cb56341e0f4cacf473f5e0ac6052f1f12de9";
 /// The target's configuration, in the folder of the run.
 const SETTINGS: &str = "blktests.toml";
 
-/// Cases that are not run by the suite, or do not pass, and why.
+/// Cases that the suite does not run, or that do not pass, each with the reason.
 const EXPECTED: [(&str, &str); 28] = [
     ("002", "of the loop transport"),
     ("016", "of the loop transport"),
@@ -105,7 +105,7 @@ pub fn suite() -> Suite {
                 "loop",
                 "xfs",
                 "nvme_rdma",
-                // The suite asks for these, whatever target it has.
+                // The suite loads these for any target.
                 "nvmet_rdma",
                 "rdma_rxe",
             ],
@@ -150,7 +150,7 @@ pub fn suite() -> Suite {
     }
 }
 
-/// The suite, as of its commit, and what goes with it.
+/// Returns the suite, as of its commit, and the files added to it.
 fn programs(machine: &Machine) -> Result<Vec<Program>> {
     let repository = std::env::var("BLKTESTS").unwrap_or_else(|_| REPOSITORY.to_owned());
     shell::run(machine.script(&format!(
@@ -169,7 +169,7 @@ fn programs(machine: &Machine) -> Result<Vec<Program>> {
     Ok(vec![("blktests".to_owned(), folder)])
 }
 
-/// The target: six ports, of two adapters.
+/// Returns the command of the target: six ports, of two adapters.
 fn target(machine: &Machine) -> Result<Command> {
     let program: PathBuf = super::nvmeofd()?;
     let run = machine.path("run");
@@ -202,7 +202,7 @@ fn judge(step: &Step) -> Result<String> {
         "probe" | "prepare" => return Ok(step.said.join(", ")),
         _ => {}
     }
-    // Of a case of several variants there are several lines, and one may be cut off.
+    // A case of several variants has several lines, and one may be cut off.
     let ends = ["[passed]", "[failed]", "[not run]"];
     let ended: Vec<&str> = ends
         .into_iter()

@@ -1,7 +1,7 @@
-//! Programs of ours in C, for what a guest's packages offer to C alone.
+//! Our C programs, for interfaces of the guest's packages that exist in C only.
 //!
-//! They are compiled by the machine's own `cc` against the headers and libraries of the guest's release, unpacked for
-//! that purpose: what is linked here is found there.
+//! The machine's own `cc` compiles them against the headers and libraries of the guest's release, unpacked for that
+//! purpose, so that the libraries are found in the guest.
 
 use anyhow::{Context, Result};
 
@@ -9,27 +9,27 @@ use super::image::Program;
 use super::machine::Machine;
 use crate::shell;
 
-/// A program: its name, its source, the libraries it names.
+/// A program: its name, its source, its libraries.
 pub struct Source {
-    /// In the guest, as `/programs/NAME`.
+    /// Its name in the guest, as `/programs/NAME`.
     pub name: &'static str,
-    /// The text.
+    /// Its source text.
     pub text: &'static str,
-    /// For the linker.
+    /// Libraries for the linker.
     pub libraries: &'static [&'static str],
 }
 
-/// Where headers and libraries are, in /vm.
+/// Folder of headers and libraries, in /vm.
 const FOLDER: &str = "dev";
-/// Where the libraries are in there.
+/// Folder of the libraries in it.
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
-/// What has them.
+/// Packages with headers and libraries.
 const PACKAGES: [&str; 3] = ["libibverbs-dev", "librdmacm-dev", "libc6-dev"];
 
 /// Compiles the programs.
 ///
 /// # Errors
-/// The packages cannot be had; a program does not compile.
+/// The packages are not available, or a program does not compile.
 pub fn programs(machine: &Machine, sources: &[Source]) -> Result<Vec<Program>> {
     let folder = machine.path(FOLDER);
     let stamp = folder.join("packages");
@@ -39,7 +39,7 @@ pub fn programs(machine: &Machine, sources: &[Source]) -> Result<Vec<Program>> {
             std::fs::remove_dir_all(&folder)?;
         }
         machine.unpack_packages(&PACKAGES, FOLDER)?;
-        // Linker scripts name files without /usr; the links are the release's base-files'.
+        // Linker scripts name files without /usr; the links are those of the release's base-files.
         shell::run(machine.script(&format!(
             "cd {FOLDER}; ln -sfn usr/lib lib; ln -sfn usr/lib64 lib64; mkdir programs"
         )))?;
@@ -53,7 +53,7 @@ pub fn programs(machine: &Machine, sources: &[Source]) -> Result<Vec<Program>> {
             shell::command("cc", &["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror"]);
         command
             .arg(format!("--sysroot={}", folder.display()))
-            // Before the folders that the compiler was built to look in, sysroot or not.
+            // This folder precedes the compiler's built-in folders, which it searches with or without a sysroot.
             .arg(format!("-L{}", folder.join(LIBRARIES).display()))
             .arg("-o")
             .arg(&program)

@@ -1,4 +1,4 @@
-//! What a capture of the link holds that no end of a connection says: refusals for want of a receive.
+//! Finds facts in a capture of the link that no end of a connection reports: RNR NAKs.
 //!
 //! An RNR NAK is an Acknowledge packet of RC (opcode 0x11) whose AETH syndrome begins with 001; the five bits behind
 //! are the code of the time after which the sender may try again (IBTA volume 1, "ACK Extended Transport Header").
@@ -15,9 +15,9 @@ use pcap_file::pcapng::{Block, PcapNgReader};
 
 use crate::{shell, wire};
 
-/// A severity of Wireshark's experts: PI_ERROR (epan/proto.h).
+/// Severity of Wireshark's expert items: PI_ERROR (epan/proto.h).
 const ERROR: u32 = 0x0080_0000;
-/// What Wireshark's dissector tells apart.
+/// Kinds of frames that Wireshark's dissector distinguishes.
 pub const KINDS: [&str; 7] = [
     "ARP",
     "neighbour discovery",
@@ -27,16 +27,16 @@ pub const KINDS: [&str; 7] = [
     "DSCP 26",
     "ECN-capable",
 ];
-/// Frames that are shown of those that it complains of.
+/// Most frames listed of those with an expert item.
 const MOST_COMPLAINTS: usize = 5;
 
-/// Who refused, and with which timer code.
+/// Sender of an RNR NAK, and its timer code.
 type Refusal = (Ipv4Addr, u8);
 
-/// A line for everybody who sent RNR NAKs over IPv4, and each timer code: how many.
+/// Returns a line for each sender of RNR NAKs over IPv4 and each timer code, with their number.
 ///
 /// # Errors
-/// There is no such file, or it is no capture.
+/// The file does not exist or is not a capture.
 pub fn refusals(path: &Path) -> Result<Vec<String>> {
     let file = File::open(path).with_context(|| path.display().to_string())?;
     let mut capture = PcapNgReader::new(BufReader::new(file))?;
@@ -49,7 +49,7 @@ pub fn refusals(path: &Path) -> Result<Vec<String>> {
                 }
             }
             Ok(_) => {}
-            // Its writer was ended in the middle of a packet.
+            // The writer was ended in the middle of a packet.
             Err(PcapError::IncompleteBuffer) => break,
             Err(error) => return Err(error).with_context(|| path.display().to_string()),
         }
@@ -60,16 +60,16 @@ pub fn refusals(path: &Path) -> Result<Vec<String>> {
         .collect())
 }
 
-/// What Wireshark's dissector finds in a capture: how many frames of each kind, and a line for each frame that it
-/// complains of. Nothing if it is not installed.
+/// Returns the findings of Wireshark's dissector in a capture: the number of frames of each kind, and a line for each
+/// frame with an error. Returns nothing if Wireshark is not installed.
 ///
 /// # Errors
-/// There is no such file, or it is no capture.
+/// The file does not exist or is not a capture.
 pub fn dissected(path: &Path) -> Result<Vec<String>> {
     if !shell::exists("tshark") {
         return Ok(Vec::new());
     }
-    // A queue pair's packets over IPv6 may have no UDP checksum (IBTA annex A17), and Linux' software RoCE's have none.
+    // A queue pair's packets over IPv6 may have no UDP checksum (IBTA annex A17), and Linux software RoCE sends none.
     let options = ["-o", "udp.ignore_ipv6_zero_checksum:TRUE"];
     let name = path.to_str().context("the capture's path is not UTF-8")?;
     let fields = [
@@ -96,9 +96,9 @@ pub fn dissected(path: &Path) -> Result<Vec<String>> {
     Ok(count(&text))
 }
 
-/// Echo requests of at least as many bytes: what comes behind has frames that were damaged on purpose.
+/// Minimum bytes of the echo requests that mark the capture: frames behind them were damaged on purpose.
 const MARK: usize = 1000;
-/// How Wireshark calls what has a name for each page, property and structure.
+/// Prefixes of Wireshark's names of commands, which has one name for each page, property and structure.
 const COMMANDS: [&str; 10] = [
     "Get Log Page",
     "Identify",
@@ -112,15 +112,16 @@ const COMMANDS: [&str; 10] = [
     "Reservation",
 ];
 
-/// What Wireshark's dissector of NVMe over RDMA reads in a capture: how many of each command, and of completions, and a
-/// line for each frame that it complains of, or cannot read though it should. Nothing if it is not installed.
+/// Returns the findings of Wireshark's dissector of NVMe over RDMA in a capture: the number of each command, and of
+/// completions, and a line for each frame with an error, or that should be readable and is not. Returns nothing if
+/// Wireshark is not installed.
 ///
-/// It reads a message that is one packet. A command whose data comes along in more than one, and the completion of such
-/// a command, it leaves alone. Pages of more than one packet, whose parts it takes for the beginning, it calls
-/// malformed. Both are counted, and no complaint.
+/// The dissector reads messages of one packet. It ignores a command whose in-capsule data spans several packets, and
+/// the completion of such a command. It calls pages of several packets malformed, since it takes each part for the
+/// beginning. Both are counted, and are no error.
 ///
 /// # Errors
-/// There is no such file, or it is no capture.
+/// The file does not exist or is not a capture.
 pub fn nvme(path: &Path) -> Result<Vec<String>> {
     if !shell::exists("tshark") {
         return Ok(Vec::new());
@@ -143,15 +144,15 @@ pub fn nvme(path: &Path) -> Result<Vec<String>> {
     Ok(capsules(&wire::tshark(name, &arguments)?))
 }
 
-/// Counts lines of such fields.
+/// Counts commands and completions in lines of such fields.
 fn capsules(text: &str) -> Vec<String> {
-    /// Of RC (IBTA volume 1, "OpCode field").
+    /// Opcode of RC (IBTA volume 1, "OpCode field").
     const SEND_FIRST: &str = "0";
     const SEND_ONLY: [&str; 2] = ["4", "23"];
     const NOT_FIRST: [&str; 4] = ["7", "8", "14", "15"];
     /// The queue pair of connection management.
     const GSI: &str = "0x000001";
-    /// Bytes of a frame with a completion: 16, and 4 more of a key.
+    /// Bytes of a frame with a completion: headers, 16 of the completion, and 4 more of a key.
     const COMPLETION: usize = 14 + 20 + 8 + 12 + 16 + 4 + 4;
     let mut commands: BTreeMap<&str, u64> = BTreeMap::new();
     let (mut completions, mut long, mut behind_long, mut parts) = (0_u64, 0_u64, 0_u64, 0_u64);
@@ -205,7 +206,7 @@ fn capsules(text: &str) -> Vec<String> {
     lines
 }
 
-/// Counts lines of such fields.
+/// Counts kinds of frames in lines of such fields.
 fn count(text: &str) -> Vec<String> {
     let mut counts = [0_u64; KINDS.len()];
     let mut complaints = Vec::new();
@@ -242,7 +243,7 @@ fn count(text: &str) -> Vec<String> {
     lines
 }
 
-/// The frame's RNR NAK, if it is one.
+/// Returns the frame's RNR NAK, if it is one.
 fn refusal(frame: &[u8]) -> Option<Refusal> {
     let (ethernet, ip) = frame.split_at_checked(14)?;
     if ethernet[12..] != [0x08, 0x00] || *ip.first()? >> 4 != 4 || *ip.get(9)? != 17 {
@@ -261,7 +262,7 @@ fn refusal(frame: &[u8]) -> Option<Refusal> {
 mod tests {
     use super::*;
 
-    /// An Acknowledge packet as Linux' software RoCE sends it, up to its AETH.
+    /// Returns an Acknowledge packet as Linux software RoCE sends it, up to its AETH.
     fn acknowledge(opcode: u8, syndrome: u8) -> Vec<u8> {
         let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00];
         frame.extend([0x45, 0, 0, 48, 0, 0, 0x40, 0, 64, 17, 0, 0]);

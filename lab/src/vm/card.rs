@@ -1,10 +1,10 @@
 //! The suite of one card: its physical function under the kernel's `mlx5_core` and `mlx5_ib`, two virtual ones under
 //! our driver.
 //!
-//! QEMU hides the SR-IOV capability, so the virtual functions are in slots of their own and the kernel does not know
-//! whose they are. What a physical function's interface does to its virtual ones (up, down) is the kernel's to do here,
-//! and is done by `ip link`. What `ip link set PF vf` would say the script says to the server of the card
-//! ([`Line::Card`](super::serial::Line::Card)).
+//! QEMU hides the SR-IOV capability. So the virtual functions are in slots of their own, and the kernel does not know
+//! their physical function. The effect of a physical function's interface on its virtual ones (up, down) is tested
+//! here by `ip link`, in the kernel. Settings that `ip link set PF vf` would make are sent by the script to the
+//! server of the card ([`Line::Card`](super::serial::Line::Card)).
 
 mod judge;
 
@@ -18,7 +18,7 @@ use super::image::{Image, Program};
 use super::{Shown, Slots, Suite, interop};
 use crate::shell;
 
-/// What the server says of every function.
+/// The server's report of every function.
 const REPORT: &str = "report-card.txt";
 
 /// The suite.
@@ -75,7 +75,7 @@ pub fn suite() -> Suite {
     }
 }
 
-/// The names of the files in an archive.
+/// Returns the names of the files in an archive.
 fn files_in(archive: &Path) -> Result<Vec<String>> {
     let mut tar = shell::command("tar", &["-tzf"]);
     tar.arg(archive);

@@ -1,8 +1,8 @@
 //! Our NVMe over RDMA target and the kernel's, side by side in one guest.
 //!
-//! Host and target are two functions on one link. The target's is the kernel's, with its own target, and then ours, by
-//! vfio-pci; the host and its load are the same. The processor is emulated, for both: a figure says something only
-//! beside the other one.
+//! Host and target are two functions on one link. The target's function belongs first to the kernel, with its own
+//! target, and then to ours, by vfio-pci; the host and its load are the same. The processor is emulated for both, so
+//! a figure is meaningful only beside the other one.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ use super::report::Step;
 use super::{PATIENCE, Slots, Suite, stock};
 use crate::shell;
 
-/// Loads that are measured, with each target.
+/// Number of loads measured with each target.
 const LOADS: usize = 6;
 
 /// The suite.
@@ -53,7 +53,7 @@ pub fn suite() -> Suite {
     }
 }
 
-/// The target, optimized as the kernel is.
+/// Builds the target, optimized as the kernel is.
 fn programs(_: &Machine) -> Result<Vec<Program>> {
     let build = ["build", "--release", "--workspace", "--bin", "nvmeofd"];
     shell::run(shell::cargo(&build))?;

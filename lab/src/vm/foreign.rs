@@ -1,9 +1,9 @@
-//! Suites that others wrote to test RDMA with, and what in the kernel uses it: rdma-core's own tests, perftest over all
-//! sizes, UCX, libfabric; NFS, SMC sockets, iSER, SRP; DPDK. All as Debian ships them, on the simulated functions'
-//! Ethernet ports.
+//! RDMA test suites and kernel users of RDMA that others wrote: rdma-core's own tests, perftest over all sizes, UCX,
+//! libfabric; NFS, SMC sockets, iSER, SRP; DPDK. All are as Debian ships them, on the simulated functions' Ethernet
+//! ports.
 //!
-//! Nothing here is ours but the scripts and who judges. What does not pass is named with its reason ([`pyverbs`]), so
-//! that a failure that is new is one, and one that is gone is noticed.
+//! Only the scripts and the judgement are ours. Tests that fail are named with their reasons ([`pyverbs`]), so that a
+//! new failure is an error, and a failure that is gone is noticed.
 
 mod pyverbs;
 
@@ -39,13 +39,13 @@ impl Which {
     }
 }
 
-/// Each of them.
+/// Returns each of them.
 pub(super) fn all() -> Vec<Suite> {
     let all = Which::value_variants().iter();
     all.map(|which| which.suite()).collect()
 }
 
-/// What every guest's kernel loads.
+/// Kernel modules that every guest loads.
 macro_rules! modules {
     ($($more:literal),*) => {
         &["ib_uverbs", "ib_umad", "rdma_ucm", "mlx5_core", "mlx5_ib", $($more),*]
@@ -121,7 +121,7 @@ fn kernel() -> Suite {
     }
 }
 
-/// Opens sockets of the family SMC, which nothing in Debian does.
+/// Program that opens sockets of the family SMC, for which Debian has none.
 const SMC: Source = Source {
     name: "smc",
     text: include_str!("guest/smc.c"),
@@ -157,7 +157,7 @@ fn dpdk() -> Suite {
     }
 }
 
-/// What a transfer of files, of blocks or of a stream has to have brought over by RDMA, one way at least.
+/// Minimum bytes of a transfer of files, blocks or a stream that went by RDMA in at least one direction.
 const TRANSFERRED: u64 = 64 << 20;
 const STREAMED: u64 = 8 << 20;
 
@@ -200,9 +200,9 @@ fn judge(step: &Step) -> Result<String> {
     }
 }
 
-/// Commands that rdma-core's tests have refused, of which the kernel complains, and how often at most.
+/// Errors in the kernel's log for commands that rdma-core's tests expect to fail, and the most of each.
 const PROVOKED: [(&str, usize); 4] = [
-    // `test_resize_cq`: fewer entries than lie in the queue.
+    // `test_resize_cq`: a size below the number of entries in the queue.
     (
         "MODIFY_CQ(0x403) op_mod(0x1) failed, status bad size too many outstanding CQEs(0x40)",
         2,
@@ -212,19 +212,19 @@ const PROVOKED: [(&str, usize); 4] = [
         "CREATE_EQ(0x301) op_mod(0x0) failed, status bad parameter(0x3)",
         2,
     ),
-    // A doorbell page that a queue still uses when the program gives it back. Which test does that is not known.
+    // A doorbell page that a queue still uses when the program frees it. The test that does so is not known.
     (
         "DEALLOC_UAR(0x803) op_mod(0x0) failed, status bad resource state(0x9)",
         20,
     ),
-    // The context that the page was made in, after that.
+    // The context of that page, afterwards.
     (
         "DESTROY_UCTX(0xa06) op_mod(0x0) failed, status bad resource state(0x9)",
         20,
     ),
 ];
 
-/// The kernel's log after tests some of which ask for what must be refused.
+/// Checks the kernel's log after tests that provoke refusals.
 fn provoked(step: &Step) -> Result<String> {
     let (refused, others): (Vec<&str>, Vec<&str>) = stock::complaints(step)
         .into_iter()
@@ -241,7 +241,7 @@ fn provoked(step: &Step) -> Result<String> {
     ))
 }
 
-/// A transfer whose bytes were compared, and went by RDMA.
+/// Checks a transfer whose bytes were compared, and which went by RDMA.
 fn there_and_back(step: &Step) -> Result<String> {
     step.line_with("equal")?;
     let figures = [step.line_with("written")?, step.line_with("read")?];
@@ -253,7 +253,7 @@ fn both(step: &Step) -> Result<&str> {
     step.line_with("client 0 server 0")
 }
 
-/// The counters say that it was RDMA, and nothing that stood in for it.
+/// Checks by the counters that RDMA, and no fallback, moved at least this many bytes.
 fn by_rdma(step: &Step, least: u64) -> Result<String> {
     let line = step.line_with("by RDMA ")?;
     let bytes = line.split_whitespace().nth(2).context("no count")?;
@@ -262,7 +262,7 @@ fn by_rdma(step: &Step, least: u64) -> Result<String> {
     Ok(line.to_owned())
 }
 
-/// ucx_perftest's row below its header: how many, times (the middle one, two averages), bandwidths, rates.
+/// Reads ucx_perftest's row below its header: count, times (median, two averages), bandwidths, rates.
 fn ucx(step: &Step) -> Result<String> {
     both(step)?;
     let rows = step.said.iter().map(|line| numbers(line));
@@ -276,7 +276,7 @@ fn ucx(step: &Step) -> Result<String> {
     ))
 }
 
-/// The numbers that a line begins with: the columns of a row.
+/// Returns the numbers at the beginning of a line: the columns of a row.
 fn numbers(line: &str) -> Vec<&str> {
     let columns = line.split_whitespace();
     columns
@@ -284,12 +284,12 @@ fn numbers(line: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Every size up to the largest that the transport carries, in perftest's table.
+/// Checks every size up to the largest that the transport carries, in perftest's table.
 pub(super) fn sweep(step: &Step) -> Result<String> {
     both(step)?;
     let header = step.said.iter().rposition(|line| line.contains("#bytes"));
     let header = header.context("perftest prints no table")?;
-    // Complaints about the processor's clock stand between the rows, and at the ends of some.
+    // Messages about the processor's clock are between the rows, and at the ends of some.
     let rows = step.said[header + 1..]
         .iter()
         .take_while(|line| !line.contains("-----"))
@@ -301,7 +301,7 @@ pub(super) fn sweep(step: &Step) -> Result<String> {
     let sizes = u64::try_from(rows.len())?;
     let atomic = step.name.contains("atomic");
     let wanted = match step.name.ends_with("UD") {
-        // The path's MTU, where Ethernet's is 1500.
+        // The path MTU, since Ethernet's MTU is 1500.
         true => 1024,
         false if atomic => 8,
         false => 8 << 20,
@@ -314,7 +314,7 @@ pub(super) fn sweep(step: &Step) -> Result<String> {
     Ok(format!("{sizes} sizes, {largest} bytes: {}", last[3]))
 }
 
-/// fi_pingpong's table: a row for each size.
+/// Checks fi_pingpong's table: a row for each size.
 fn fabric(step: &Step) -> Result<String> {
     both(step)?;
     let header = step.said.iter().position(|line| line.contains("#sent"));
@@ -327,11 +327,11 @@ fn fabric(step: &Step) -> Result<String> {
     Ok(format!("{} sizes, last {}", rows.len(), last.trim()))
 }
 
-/// Packets that testpmd has to have received in all, of 128 that go round.
+/// Minimum packets that testpmd has received in all, of 128 that circulate.
 const FORWARDED: u64 = 2000;
 
-/// testpmd's account of what it forwarded: nothing dropped, no bad checksum. Where there are two queues, both of port 0
-/// had a share.
+/// Checks testpmd's statistics: nothing dropped, no bad checksum. If there are two queues, both of port 0 must have
+/// received packets.
 fn testpmd(step: &Step) -> Result<String> {
     let ended = "Accumulated forward statistics for all ports";
     let end = step.said.iter().position(|line| line.contains(ended));
@@ -368,7 +368,7 @@ fn testpmd(step: &Step) -> Result<String> {
     Ok(said)
 }
 
-/// The first number behind a word.
+/// Returns the first number behind a word.
 fn counter(lines: &[String], what: &str) -> Option<u64> {
     lines.iter().find_map(|line| after(line, what))
 }

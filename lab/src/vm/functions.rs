@@ -1,4 +1,4 @@
-//! The simulated functions in a guest's slots, and who serves them: `datctl sim serve`.
+//! The simulated functions in a guest's slots, and their servers: `datctl sim serve`.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -12,17 +12,17 @@ use super::guest::show_tail;
 use super::machine::Machine;
 use super::{Slots, Suite};
 
-/// The guest's network device's end of the wire, a path in the folder of the run; the function's is wire.sock.
+/// Socket of the guest's network device on the wire, a path in the folder of the run; the function's is wire.sock.
 pub const NETWORK_SOCKET: &str = "net.sock";
-/// Stands in arguments of the functions' servers for the number of each, where they are several.
+/// Placeholder in arguments of the functions' servers for the server's number, if there are several.
 const NUMBER: &str = "%";
-/// Where the world of the functions is steered, a path in the folder of the run, in the suites that do so.
+/// Control socket of the functions' world, a path in the folder of the run, in the suites that use it.
 pub const STEER_SOCKET: &str = "steer%.sock";
-/// What the servers log, likewise.
+/// The servers' log, likewise.
 pub const LOG: &str = "functions.log";
 
 impl Slots {
-    /// The functions' sockets, in the order of their slots.
+    /// Returns the functions' sockets, in the order of their slots.
     pub const fn sockets(self) -> &'static [&'static str] {
         match self {
             Self::Networked => &["0.sock"],
@@ -31,7 +31,7 @@ impl Slots {
         }
     }
 
-    /// What their servers are told of them, and how many sockets each serves.
+    /// Returns each server's arguments for its functions, and the number of its sockets.
     fn servers(self) -> Vec<(Vec<&'static str>, usize)> {
         let sockets = self.sockets();
         let of = |some: &[&'static str]| {
@@ -49,24 +49,24 @@ impl Slots {
     }
 }
 
-/// The server of functions.
+/// A running server of functions.
 struct Server {
     running: Running,
     said: BufReader<ChildStdout>,
-    /// What it is told of a card; a server of other functions is told nothing.
+    /// Its input with settings of a card; a server of other functions takes none.
     told: Option<ChildStdin>,
 }
 
 /// The servers of the functions.
 pub struct Servers {
     all: Vec<Server>,
-    /// `datctl`, as it is run in the folder of the run.
+    /// `datctl`, to be run in the folder of the run.
     program: PathBuf,
     folder: PathBuf,
 }
 
 impl Server {
-    /// Says of a virtual function what `ip link set PF vf` would; the answer.
+    /// Sends a setting of a virtual function, as `ip link set PF vf` would make it. Returns the answer.
     fn card(&mut self, settings: &str) -> Result<String> {
         let told = self.told.as_mut().context("there is no card")?;
         writeln!(told, "{settings}").context("datctl sim serve reads nothing")?;
@@ -78,14 +78,14 @@ impl Server {
 }
 
 impl Servers {
-    /// Says of a virtual function what `ip link set PF vf` would; the answer.
+    /// Sends a setting of a virtual function, as `ip link set PF vf` would make it. Returns the answer.
     pub fn card(&mut self, settings: &str) -> Result<String> {
         let server = self.all.first_mut().context("there is no server")?;
         server.card(settings)
     }
 
-    /// Says something to the world of the functions, the first unless a number says which; `ok` and its answer, or what
-    /// is wrong.
+    /// Sends a request to the world of the functions, the first one unless a number says which. Returns `ok` and the
+    /// answer, or an error text.
     pub fn steer(&self, words: &str) -> Result<String> {
         let first = words.split_once(' ');
         let (number, words) = match first {
@@ -93,7 +93,7 @@ impl Servers {
             _ => ("0", words),
         };
         let mut command = Command::new(&self.program);
-        // A socket's path is short, whatever the folder's.
+        // A relative path of the socket is short, however long the folder's is.
         command.current_dir(&self.folder);
         command.args(["sim", "ctl", &STEER_SOCKET.replace(NUMBER, number)]);
         let said = command.args(words.split_whitespace()).output()?;
@@ -107,7 +107,7 @@ impl Servers {
     }
 }
 
-/// Serves the functions.
+/// Starts the servers of the functions.
 pub fn serve(machine: &Machine, suite: &Suite) -> Result<Servers> {
     let run = machine.path("run");
     std::fs::create_dir_all(&run)?;
@@ -147,7 +147,7 @@ pub fn serve(machine: &Machine, suite: &Suite) -> Result<Servers> {
     })
 }
 
-/// A word of a server of functions, with its number.
+/// Puts a server's number into an argument.
 fn numbered(word: &str, number: usize) -> String {
     word.replace(NUMBER, &number.to_string())
 }
@@ -155,7 +155,7 @@ fn numbered(word: &str, number: usize) -> String {
 /// Starts a server of functions.
 fn serve_some(program: &Path, run: &Path, arguments: Vec<String>, is_told: bool) -> Result<Server> {
     let mut command = Command::new(program);
-    // A socket's path is short, whatever the folder's.
+    // A relative path of the socket is short, however long the folder's is.
     command.current_dir(run).args(["sim", "serve"]);
     command.args(arguments);
     command.env("RUST_LOG", "info").env("NO_COLOR", "1");

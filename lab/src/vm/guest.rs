@@ -1,8 +1,8 @@
-//! Running a guest: the simulated functions, QEMU, and what comes out of it.
+//! Runs a guest: the simulated functions, QEMU, and the collection of its output.
 //!
-//! Everything has an end: a step has its own in the guest, the whole run has its suite's. A guest that is silent past
-//! that, or ends before its script does, is a failure, shown with the tail of its console. Processes are ended
-//! when their owner goes, whatever the reason ([`guest::child`]).
+//! Every step and every run has a time limit: the step's is kept in the guest, the run's is the suite's. A guest that
+//! is silent past the limit, or ends before its script does, is a failure, shown with the tail of its console.
+//! Processes end when their owner ends, whatever the reason ([`guest::child`]).
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -24,16 +24,16 @@ use super::serial::Line;
 use super::{Options, Slots, Suite, image};
 use crate::shell;
 
-/// The functions' server says what happened at most that much later.
+/// Longest delay of a log line of the functions' server.
 const LOGGED_WITHIN: Duration = Duration::from_millis(300);
 /// Lines of the console shown when something is wrong.
 const TAIL: usize = 40;
-/// Where a guest with a single function has its network device.
+/// PCI slot of the network device in a guest with a single function.
 const NETWORK_SLOT: u8 = 8;
-/// What the guest's third serial port brings, in the folder of the run.
+/// Output of the guest's third serial port, in the folder of the run.
 pub(super) const KEPT: &str = "kept";
 
-/// Boots, lets the suite's script run, prints and judges what it said.
+/// Boots, runs the suite's script, prints and judges its output.
 pub fn test(machine: &Machine, suite: &Suite, options: &Options) -> Result<()> {
     let began = Instant::now();
     let initramfs = prepare(machine, suite)?;
@@ -62,7 +62,7 @@ pub fn test(machine: &Machine, suite: &Suite, options: &Options) -> Result<()> {
         suite.patience * options.seeds,
     );
     let ran = steps.len();
-    // Nothing more is said; the guest powers off a moment after its script is over.
+    // The guest sends no more lines, and powers off a moment after its script has ended.
     let _ = lines.recv_timeout(LOGGED_WITHIN);
     drop(qemu);
     if let (End::Lost, Some(step), Some(lost)) = (&end, steps.last_mut(), suite.lost) {
@@ -117,7 +117,7 @@ pub fn test(machine: &Machine, suite: &Suite, options: &Options) -> Result<()> {
     );
 }
 
-/// Boots with the console on this terminal.
+/// Boots with the guest's console on this terminal.
 pub fn shell(machine: &Machine, suite: &Suite) -> Result<()> {
     let initramfs = prepare(machine, suite)?;
     let _functions = serve(machine, suite)?;
@@ -133,18 +133,18 @@ fn prepare(machine: &Machine, suite: &Suite) -> Result<PathBuf> {
     image::build(machine, &suite.image, &programs)
 }
 
-/// QEMU without its serial ports.
+/// Returns a command of QEMU without its serial ports.
 fn qemu(machine: &Machine, suite: &Suite, initramfs: &Path, parameters: &str) -> Command {
     // On a loaded machine the emulated timer may be too slow for the kernel's check of it.
     let mut append = format!("console=ttyS0 intel_iommu=on no_timer_check panic=-1 {parameters}");
-    // Words that the kernel does not know it hands to init, as variables.
+    // The kernel passes parameters that it does not know to init, as variables.
     for name in suite.image.variables {
         if let Ok(value) = std::env::var(name) {
             append = format!("{append} {name}={value}");
         }
     }
     let mut command = machine.emulator();
-    // A socket's path is short, whatever the folder's: QEMU runs in the folder above.
+    // A relative path of the socket is short, however long the folder's is: QEMU runs in the folder above.
     let sockets = suite.slots.sockets().iter();
     let sockets: Vec<String> = sockets.map(|socket| format!("run/{socket}")).collect();
     let virtual_machine = Qemu {
@@ -170,7 +170,7 @@ fn qemu(machine: &Machine, suite: &Suite, initramfs: &Path, parameters: &str) ->
     command
 }
 
-/// Starts the guest; its lines.
+/// Starts the guest. Returns its lines.
 fn boot(
     machine: &Machine,
     suite: &Suite,
@@ -199,7 +199,7 @@ fn read_lines(output: ChildStdout) -> Receiver<Line> {
     thread::spawn(move || {
         let mut output = BufReader::new(output);
         let mut line = Vec::new();
-        // Ends with QEMU, or with whoever listens.
+        // Ends when QEMU ends or when the receiver is dropped.
         while let Ok(1..) = output.read_until(b'\n', &mut line) {
             let text = String::from_utf8_lossy(&line);
             if sender.send(Line::parse(text.trim_end())).is_err() {
@@ -211,13 +211,13 @@ fn read_lines(output: ChildStdout) -> Receiver<Line> {
     receiver
 }
 
-/// How a guest's script has ended.
+/// The end of a guest's script.
 enum End {
-    /// It has been run to its end.
+    /// The script has run to its end.
     Over,
-    /// It wants its guest to be ended in the middle of a step.
+    /// The script asks for its guest to be ended in the middle of a step.
     Lost,
-    /// By what it should not.
+    /// An error ended the run.
     Cut(anyhow::Error),
 }
 
@@ -288,7 +288,7 @@ fn follow(
     }
 }
 
-/// Tells the guest how that went which it has asked for.
+/// Sends the guest the result of its request.
 fn answer(qemu: &mut Running, answer: &str) -> Result<()> {
     let guest = qemu.child.stdin.as_mut().context("QEMU's input")?;
     writeln!(guest, "{answer}").context("QEMU reads nothing")

@@ -1,8 +1,8 @@
-//! A guest's initramfs, from what a suite says it needs.
+//! Builds a guest's initramfs from the parts that a suite names.
 //!
-//! Everything a guest has is data here: modules by name, Debian packages by name, programs by path. Programs of ours
-//! are the ones cargo built, without their debug information, together with the libraries they are linked to. The
-//! guest's first process is `guest/init`, the same for all; what a suite does is its script.
+//! All parts of a guest are data here: modules by name, Debian packages by name, programs by path. Our programs are
+//! those that cargo built, without their debug information, together with their shared libraries. The guest's first
+//! process is `guest/init`, the same for all; each suite has its script.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,29 +13,30 @@ use guest::modules;
 use super::machine::Machine;
 use crate::shell;
 
-/// What a guest is made of.
+/// Parts of a guest.
 pub struct Image {
-    /// Names the folder, and the suite in messages.
+    /// Name of the suite in messages, and of its folder.
     pub name: &'static str,
-    /// Kernel modules loaded at start, in this order, with what they need.
+    /// Kernel modules loaded at start, in this order, with their dependencies.
     pub modules: &'static [&'static str],
-    /// Debian packages whose files the guest has.
+    /// Debian packages unpacked in the guest.
     pub packages: &'static [&'static str],
-    /// What the guest runs, as `/suite`, once it is up.
+    /// Script that the guest runs, as `/suite`, once it is up.
     pub script: &'static str,
-    /// Variables of the host that the script gets too, where they are set.
+    /// Variables of the host that the script gets, too, if they are set.
     pub variables: &'static [&'static str],
 }
 
 /// The first process of every guest.
 const INIT: &str = include_str!("guest/init");
-/// What a suite's script finds there.
+/// Shell functions for a suite's script.
 const STEPS: &str = include_str!("guest/steps");
 
-/// A program the guest gets, or a folder of such: its name in /programs, and where it is. A folder is copied as it is.
+/// A program for the guest, or a folder of programs: its name in /programs, and its path. A folder is copied as it
+/// is.
 pub type Program = (String, PathBuf);
 
-/// Makes the initramfs; its path.
+/// Builds the initramfs and returns its path.
 pub fn build(machine: &Machine, image: &Image, programs: &[Program]) -> Result<PathBuf> {
     let name = format!("{}/{}", machine.folder(), image.name);
     let base = format!("{name}/base");
@@ -63,8 +64,7 @@ pub fn build(machine: &Machine, image: &Image, programs: &[Program]) -> Result<P
     install(&ours.join("steps"), STEPS)?;
     install(&ours.join("suite"), image.script)?;
     add_programs(&ours, &machine.path(&base), programs)?;
-    // The kernel unpacks one archive after the other.
-    // A name is given to what is complete.
+    // The kernel unpacks one archive after the other. The final name is given only to a complete file.
     shell::run(machine.script(&format!(
         "cd {name}
          test -s base.cpio || {{ (cd base; find . -print0 | cpio --null -o -H newc --quiet) > half; mv half base.cpio; }}
@@ -74,7 +74,7 @@ pub fn build(machine: &Machine, image: &Image, programs: &[Program]) -> Result<P
     Ok(folder.join("initramfs"))
 }
 
-/// Folders, busybox and modules.
+/// Adds folders, busybox and modules.
 fn base_files(machine: &Machine, image: &Image, base: &str) -> Result<()> {
     let kernel_modules = machine.unpacked.modules();
     let dep = kernel_modules.join("modules.dep");
@@ -84,15 +84,15 @@ fn base_files(machine: &Machine, image: &Image, base: &str) -> Result<()> {
         "cd {base}; mkdir -p bin dev proc sys tmp run modules; cp '{}' bin/busybox\n",
         machine.busybox().display()
     );
-    // Packages keep everything below /usr, documentation too, which to Debian rdma-core's tests are; the links are the
-    // release's base-files'.
+    // Packages keep everything below /usr, including documentation, to which Debian counts rdma-core's tests. The
+    // links are those of the release's base-files.
     script += "if [ -d usr ]; then ln -sfn usr/lib lib; ln -sfn usr/lib64 lib64; \
                find usr/share/doc -mindepth 1 -maxdepth 1 ! -name rdma-core -exec rm -rf {} +; \
                rm -rf usr/share/man usr/share/locale usr/share/i18n usr/lib/*/gconv usr/lib/*/*.a usr/include; fi\n";
     let mut list = String::new();
     for file in &order {
         let name = modules::name(file);
-        // What is not compressed comes out as it is.
+        // A module that is not compressed is copied as it is.
         let file = kernel_modules.join(file);
         script += &format!("xz -dcf '{}' > modules/{name}.ko\n", file.display());
         list += &format!("{name}\n");
@@ -102,7 +102,7 @@ fn base_files(machine: &Machine, image: &Image, base: &str) -> Result<()> {
     Ok(())
 }
 
-/// Programs, and the libraries they name unless a package brought them.
+/// Adds programs, and their shared libraries unless a package contains them.
 fn add_programs(ours: &Path, base: &Path, programs: &[Program]) -> Result<()> {
     let mut libraries = BTreeSet::new();
     for (name, path) in programs {

@@ -1,9 +1,10 @@
-//! The suites of our driver against another RDMA stack: one link, ours on one side of it, the kernel's on the other.
+//! The suites of our driver against another RDMA stack: one link with our driver on one side and the kernel's on the
+//! other.
 //!
-//! What both sides do is `rping` of librdmacm, which `datctl rping` speaks: Send/Recv, RDMA Read and RDMA Write over
-//! connections that the kernel's `rdma_cm` makes, in either role. What `rping` never does, a program on librdmacm does
-//! with one of ours (`udapl/examples/peer`): receives that come late or never, a passive end that hangs up, private
-//! data, rejections. Programs of perftest are measured against by `datctl perf --perftest`.
+//! Both sides run `rping` of librdmacm, whose protocol `datctl rping` implements: Send/Recv, RDMA Read and RDMA Write
+//! over connections that the kernel's `rdma_cm` makes, in either role. A program on librdmacm and one of ours
+//! (`udapl/examples/peer`) test cases that `rping` lacks: receives that come late or never, a passive end that hangs
+//! up, private data, rejections. `datctl perf --perftest` measures against programs of perftest.
 
 mod network;
 mod peers;
@@ -20,7 +21,7 @@ use super::machine::Machine;
 use super::report::Step;
 use super::{Shown, Slots, Suite, capture, stock};
 
-/// What every guest of these has.
+/// Packages of every guest of these suites.
 pub(super) const PACKAGES: &[&str] = &[
     "rdmacm-utils",
     "ibverbs-utils",
@@ -29,10 +30,10 @@ pub(super) const PACKAGES: &[&str] = &[
     "perftest",
 ];
 
-/// Two minutes of links that are down among them.
+/// Time limit; links are down for two minutes of it.
 const PATIENCE: Duration = Duration::from_secs(1800);
 
-/// What Wireshark says of the capture.
+/// Judges Wireshark's findings in the capture.
 const fn dissected(file: &'static str) -> Shown {
     Shown {
         step: "dissected",
@@ -41,7 +42,7 @@ const fn dissected(file: &'static str) -> Shown {
     }
 }
 
-/// What the stock side runs beside `rping`.
+/// Programs of the stock side beside `rping`.
 const SOURCES: [Source; 2] = [
     Source {
         name: "peer",
@@ -73,7 +74,7 @@ pub enum Which {
 }
 
 impl Which {
-    /// It, to be run.
+    /// Returns its suite.
     pub(super) fn suite(self) -> Suite {
         match self {
             Self::Rxe => software(),
@@ -82,7 +83,7 @@ impl Which {
     }
 }
 
-/// Both.
+/// Returns both.
 pub(super) fn all() -> [Suite; 2] {
     [Which::Rxe, Which::Mlx5].map(Which::suite)
 }
@@ -195,7 +196,7 @@ fn judge(step: &Step) -> Result<String> {
     }
 }
 
-/// Software RoCE counts, too.
+/// Judges a step of the software RoCE suite, including the counters of software RoCE.
 fn judge_software(step: &Step) -> Result<String> {
     if peers::has(step) {
         return peers::judge_counted(step);
@@ -203,8 +204,8 @@ fn judge_software(step: &Step) -> Result<String> {
     judge(step)
 }
 
-/// No rule was broken, but for what the kernel does when its MAC changes: addresses go at once, whatever queue pairs
-/// have them (Linux `drivers/infiniband/core/cache.c`, `del_gid`). Ours is the first function.
+/// Checks that no rule was broken, except for the kernel's behaviour when its MAC changes: addresses go at once, even
+/// if queue pairs use them (Linux `drivers/infiniband/core/cache.c`, `del_gid`). Our function is the first one.
 fn functions(step: &Step) -> Result<String> {
     let known =
         |line: &&str| line.contains("its source GID left the table") && line.contains("sim:1.sock");
@@ -217,7 +218,7 @@ fn functions(step: &Step) -> Result<String> {
     })
 }
 
-/// Either side refused messages for want of a receive, with its own timer: ours with the default, `rdma_cm` with 0.
+/// Checks that both sides sent RNR NAKs, each with its own timer: ours with the default, `rdma_cm` with 0.
 fn refused(step: &Step) -> Result<String> {
     let [stock, ours] = [("10.0.0.1: ", 0), ("10.0.0.2: ", 12)].map(|(who, timer)| {
         let lines = step.lines_with(who);
@@ -230,14 +231,15 @@ fn refused(step: &Step) -> Result<String> {
     Ok(format!("{}; {}", stock?, ours?))
 }
 
-/// It succeeded; one of its lines.
+/// Checks that the program succeeded, and returns one of its lines.
 fn bound(step: &Step, line: usize) -> Result<String> {
     ensure!(step.code == Some(0), "failed");
     let line = step.said.get(line).context("it says nothing")?;
     Ok(line.trim().to_owned())
 }
 
-/// Both ends succeeded; what ours says: a row of figures as the active end, a count as the passive one.
+/// Checks that both ends succeeded. Returns the output of ours: a row of figures as the active end, a count as the
+/// passive one.
 pub(super) fn both(step: &Step) -> Result<String> {
     step.line_with("client 0 server 0")?;
     let header = step.said.iter().rposition(|line| line.contains("median"));
@@ -254,8 +256,8 @@ pub(super) fn both(step: &Step) -> Result<String> {
     ))
 }
 
-/// Both ends succeeded, and the program has a row of the size that ours has measured, where it prints any; what ours
-/// says.
+/// Checks that both ends succeeded, and that the program printed a row of the size that ours measured, if it prints
+/// any. Returns the row of ours.
 fn perftest(step: &Step) -> Result<String> {
     step.line_with("client 0 server 0")?;
     step.line_with(&format!("the peer is {} of perftest ", step.name))?;
@@ -263,7 +265,7 @@ fn perftest(step: &Step) -> Result<String> {
     let (operation, _) = kind.split_once('_').context("no program")?;
     let is_row = |line: &&String| line.split_whitespace().next() == Some(operation);
     let ours = step.said.iter().find(is_row).context("no row of ours")?;
-    // Its passive end prints nothing: it has only given its memory.
+    // Its passive end prints nothing, since it only exposes its memory.
     if step.name != "ib_read_lat" {
         let header = |line: &String| line.trim_start().starts_with("#bytes");
         let header = step.said.iter().rposition(header);

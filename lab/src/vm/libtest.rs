@@ -1,8 +1,8 @@
-//! What a test program of ours says, read as results per test.
+//! Reads the output of our test programs as results per test.
 //!
-//! It was run as `test-PROGRAM --test-threads=1 --show-output --exact TEST...` with `DAT_TEST_FUNCTIONS` in the
-//! environment. Every test that was asked for has to have passed, and to have said that it opened the functions
-//! (`udapl/tests/dat/support/world.rs`): one that passed elsewhere, or that no longer exists, has shown nothing about
+//! The program was run as `test-PROGRAM --test-threads=1 --show-output --exact TEST...` with `DAT_TEST_FUNCTIONS` in
+//! the environment. Every requested test must have passed, and must have printed that it opened the functions
+//! (`udapl/tests/dat/support/world.rs`). A test that passed elsewhere, or that no longer exists, shows nothing about
 //! them.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,12 +11,12 @@ use anyhow::{Result, bail, ensure};
 
 use super::report::Step;
 
-/// A test that opened the functions says a line with this.
+/// Text in a line of every test that opened the functions.
 const ON_FUNCTIONS: &str = "on functions";
-/// A line that begins so is a figure.
+/// Prefix of a line with a figure.
 const FIGURE: &str = "figure: ";
 
-/// Judges the step: how many tests passed, and the figures they gave.
+/// Judges the step. Returns the number of passed tests, and their figures.
 pub fn judge(step: &Step) -> Result<String> {
     let wanted = wanted(&step.command);
     ensure!(!wanted.is_empty(), "no test was asked for");
@@ -38,14 +38,14 @@ pub fn judge(step: &Step) -> Result<String> {
     Ok(figures.join("\n"))
 }
 
-/// The tests that a command line asks for.
+/// Returns the tests that a command line asks for.
 fn wanted(command: &str) -> BTreeSet<&str> {
     let mut words = command.split_whitespace();
     words.by_ref().find(|&word| word == "--exact");
     words.collect()
 }
 
-/// What each test said.
+/// Returns the output of each test.
 fn outputs(said: &[String]) -> BTreeMap<&str, String> {
     let mut outputs: BTreeMap<&str, String> = BTreeMap::new();
     let mut of = None;

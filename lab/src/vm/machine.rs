@@ -1,5 +1,5 @@
-//! What every guest shares: QEMU and a kernel, from Debian's packages, unpacked once under `target/vm/root`
-//! ([`guest::Root`]), with the images of the suites and what the last run left behind.
+//! Parts that every guest shares: QEMU and a kernel, from Debian's packages, unpacked once under `target/vm/root`
+//! ([`guest::Root`]), with the images of the suites and the files of the last run.
 //!
 //! ```text
 //!   target/vm/root/vm/RELEASE/    what depends on the kernel, by the release that has it:
@@ -23,16 +23,16 @@ pub struct Machine {
     root: Root,
     /// Which kernel.
     kernel: Kernel,
-    /// It, unpacked.
+    /// The unpacked kernel.
     pub unpacked: Unpacked,
     /// Version of QEMU, such as 11.1.3.
     pub qemu: String,
 }
 
-/// Unpacks what is missing.
+/// Unpacks missing packages.
 ///
 /// # Errors
-/// A package that cannot be had, with the command that failed.
+/// A package is not available; the error names the command that failed.
 pub fn prepare(kernel: Kernel) -> Result<Machine> {
     let folder = shell::target_directory()?.join("vm/root");
     let tell = |what: &str| println!("vm: {what}");
@@ -51,32 +51,32 @@ pub fn prepare(kernel: Kernel) -> Result<Machine> {
 }
 
 impl Machine {
-    /// The folder of what depends on the kernel.
+    /// Returns the folder of the files that depend on the kernel.
     pub const fn folder(&self) -> &'static str {
         self.kernel.folder()
     }
 
-    /// A path of ours.
+    /// Returns a path below our folder.
     pub fn path(&self, inside: &str) -> PathBuf {
         self.root.path(inside)
     }
 
-    /// QEMU.
+    /// Returns a command of QEMU.
     pub fn emulator(&self) -> Command {
         self.root.program(EMULATOR)
     }
 
-    /// busybox, which needs nothing.
+    /// Returns the path of busybox, which needs no libraries.
     pub fn busybox(&self) -> PathBuf {
         self.root.busybox()
     }
 
-    /// A shell script run in the folder of what is ours.
+    /// Returns a command of a shell script that runs in our folder.
     pub fn script(&self, script: &str) -> Command {
         self.root.script(script)
     }
 
-    /// Downloads packages and all they need, and unpacks them into a folder of ours.
+    /// Downloads packages and their dependencies, and unpacks them into a folder below ours.
     pub fn unpack_packages(&self, packages: &[&str], folder: &str) -> Result<()> {
         self.root.unpack_packages(packages, folder)
     }

@@ -1,4 +1,4 @@
-//! The suite of the NVMe over RDMA target: a process of the host's on a simulated function, and a stock kernel's
+//! The suite of the NVMe over RDMA target: a process of the host on a simulated function, and a stock kernel's
 //! initiator at the other end of its wire.
 
 use std::process::Command;
@@ -19,10 +19,10 @@ const DISK: &str = "disk.img";
 const SETTINGS: &str = "nvmeofd.toml";
 /// Bytes of the disk: XFS wants 300 MiB. It is sparse.
 const BYTES: u64 = 320 << 20;
-/// The names of the subsystems, in the scripts as well.
+/// The names of the subsystems, which the scripts use as well.
 pub(super) const SUBSYSTEM: &str = "nqn.2026-11.example:disk";
 const KEYS: &str = "nqn.2026-11.example:keys";
-/// The keep-alive time of the host that is lost, and what the target may take beyond it.
+/// The keep-alive time of the lost host, and the margin for the target's clean-up.
 const KEEP_ALIVE: Duration = Duration::from_secs(3);
 const LONGER: Duration = Duration::from_secs(4);
 
@@ -43,7 +43,7 @@ pub const SHORT: [&str; 13] = [
     "dissected",
 ];
 
-/// Steps that run once more for each seed beyond the first in a guest of their own, which does not survive them.
+/// Steps that run once more for each seed beyond the first. Each needs a guest of its own, which `host-lost` ends.
 pub const LOST: [&str; 2] = ["probe", "host-lost"];
 
 /// The suite.
@@ -107,7 +107,7 @@ pub fn suite() -> Suite {
     }
 }
 
-/// The target's configuration: a port for each function, and a subsystem for those that have a key.
+/// Returns the target's configuration: a port for each function, and a subsystem for hosts that have a key.
 fn settings() -> String {
     format!(
         "\
@@ -139,7 +139,7 @@ namespace = [{{ memory = \"16MiB\" }}]
     )
 }
 
-/// The target's end of a wire.
+/// Returns the name of the target's adapter at one end of a wire.
 pub(super) fn adapter(name: &str, number: usize) -> String {
     format!(
         "sim:{name},mac=02:00:00:00:0f:0{},link=unix:wire{number}.sock,address=10.0.{number}.2/24",
@@ -147,11 +147,11 @@ pub(super) fn adapter(name: &str, number: usize) -> String {
     )
 }
 
-/// The target.
+/// Returns the command of the target.
 fn target(machine: &Machine) -> Result<Command> {
     let program = super::nvmeofd()?;
     let run = machine.path("run");
-    // One that is there already has what was written to it before the target was killed.
+    // An existing disk keeps the data that was written to it before the target was killed.
     let disk = std::fs::File::options()
         .create(true)
         .write(true)
@@ -167,7 +167,7 @@ fn target(machine: &Machine) -> Result<Command> {
     Ok(command)
 }
 
-/// What the target holds once its host is no more.
+/// Returns the target's resources after its host is lost.
 fn lost(beside: &Beside<'_>) -> Vec<String> {
     let forgotten = beside::forgets(beside, KEEP_ALIVE + LONGER);
     vec![match forgotten {
@@ -206,7 +206,7 @@ fn judge(step: &Step) -> Result<String> {
         }
         "connect" | "connect-again" => Ok(step.line_with("controller live at")?.to_owned()),
         "refused" => {
-            // With "do not retry".
+            // The status has the bit "do not retry".
             step.line_with("LBA Out of Range: The command references an LBA that exceeds the size of the namespace(0x4080)")?;
             step.line_with("Compare Failure")?;
             let opcodes = step.lines_with("Invalid Command Opcode").len();
@@ -217,7 +217,7 @@ fn judge(step: &Step) -> Result<String> {
     }
 }
 
-/// What the step has to say.
+/// Checks the expected texts of a step.
 fn shown(step: &Step) -> Result<String> {
     ensure!(step.code == Some(0), "failed");
     let shown = SHOWN.iter().find(|(of, _)| *of == step.name);
@@ -231,7 +231,7 @@ fn shown(step: &Step) -> Result<String> {
     Ok(line.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// Wireshark reads every command and every completion.
+/// Checks that Wireshark read every command and every completion.
 fn dissected(step: &Step) -> Result<String> {
     if step.said.is_empty() {
         return Ok("tshark is not installed".to_owned());
@@ -244,7 +244,7 @@ fn dissected(step: &Step) -> Result<String> {
     Ok(step.said.join(", "))
 }
 
-/// What steps have to say, of which all is shown.
+/// Expected texts of steps, all of which are shown.
 const SHOWN: [(&str, &[&str]); 32] = [
     (
         "commands",
@@ -319,9 +319,9 @@ const SHOWN: [(&str, &[&str]); 32] = [
     ("verify", &["verified"]),
 ];
 
-/// The kernel complains of nothing, its NVMe driver neither.
+/// Checks that neither the kernel nor its NVMe driver reports an error.
 fn kernel(step: &Step) -> Result<String> {
-    /// What the driver says where something is wrong.
+    /// Texts of the driver's errors.
     const BAD: [&str; 6] = [
         "fail",
         "error",
@@ -342,7 +342,7 @@ fn kernel(step: &Step) -> Result<String> {
     stock::judge(step)
 }
 
-/// Whatever was done to its devices, the kernel itself is well.
+/// Checks that the kernel itself reports no failure, whatever happened to its devices.
 pub(super) fn oops(step: &Step) -> Result<String> {
     const BAD: [&str; 6] = [
         "WARNING:",

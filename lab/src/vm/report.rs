@@ -1,4 +1,4 @@
-//! What ran in the guest: step, program, result, time, figures.
+//! Reports the steps of a guest: step, program, result, time, figures.
 
 use std::time::Duration;
 
@@ -8,20 +8,20 @@ use comfy_table::Table;
 /// A step that has ended, or that was cut off.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// What the suite's script calls it.
+    /// Its name in the suite's script.
     pub name: String,
-    /// What was run.
+    /// The command that was run.
     pub command: String,
-    /// What it said.
+    /// Lines of its output.
     pub said: Vec<String>,
     /// Exit status; `None` if the guest ended first.
     pub code: Option<i32>,
-    /// By the guest's clock.
+    /// Duration by the guest's clock.
     pub took: Duration,
 }
 
 impl Step {
-    /// One that has succeeded, for tests of who judges.
+    /// Returns a successful step, for tests of the judging functions.
     #[cfg(test)]
     pub fn succeeded(name: &str, said: &[&str]) -> Self {
         Self {
@@ -33,7 +33,7 @@ impl Step {
         }
     }
 
-    /// What is no program's: found out after the guest has ended.
+    /// Returns a step without a program, for facts found after the guest has ended.
     pub fn shown(name: &str, of: &str, said: Vec<String>) -> Self {
         Self {
             name: name.to_owned(),
@@ -44,13 +44,13 @@ impl Step {
         }
     }
 
-    /// The lines that contain this.
+    /// Returns the lines that contain this text.
     pub fn lines_with(&self, what: &str) -> Vec<&str> {
         let lines = self.said.iter().map(String::as_str);
         lines.filter(|line| line.contains(what)).collect()
     }
 
-    /// The first line that contains this.
+    /// Returns the first line that contains this text.
     pub fn line_with(&self, what: &str) -> Result<&str> {
         let lines = self.lines_with(what);
         lines
@@ -60,21 +60,21 @@ impl Step {
     }
 }
 
-/// A step and what is thought of it.
+/// A step and its verdict.
 #[derive(Debug)]
 pub struct Verdict {
     /// The step.
     pub step: Step,
-    /// Figures, or what is wrong.
+    /// Figures, or the error.
     pub result: std::result::Result<String, String>,
 }
 
 impl Verdict {
-    /// Judges a step: it has to have ended with status 0, and `judge` has to like what it said.
+    /// Judges a step: its exit status must be 0, and `judge` must accept its output.
     pub fn of(step: Step, judge: impl Fn(&Step) -> Result<String>) -> Self {
         let result = match step.code {
             Some(0) => judge(&step).map_err(|error| format!("{error:#}")),
-            // What timeout(1) says, and what a shell says of a program that it killed.
+            // Exit statuses of timeout(1), and of a shell whose program was killed.
             Some(124 | 137 | 143) => Err("took too long and was ended".to_owned()),
             Some(code) => Err(format!("exit status {code}")),
             None => Err("did not end".to_owned()),
@@ -83,7 +83,7 @@ impl Verdict {
     }
 }
 
-/// The table of everything that ran.
+/// Returns the table of all steps.
 pub fn table(verdicts: &[Verdict]) -> Table {
     let mut table = Table::new();
     table.set_header(["step", "program", "result", "time", "figures"]);
@@ -104,7 +104,7 @@ pub fn table(verdicts: &[Verdict]) -> Table {
     table
 }
 
-/// The table of what ran several times: how often, how often it was well, how long it took.
+/// Returns the table of steps that ran several times: number of runs, number of successes, duration.
 pub fn summary(verdicts: &[Verdict]) -> Table {
     let mut table = Table::new();
     table.set_header(["step", "runs", "ok", "time"]);

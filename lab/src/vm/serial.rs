@@ -1,4 +1,4 @@
-//! What the guest says on its second serial port, line by line (`guest/init` writes it).
+//! The lines that the guest writes to its second serial port (`guest/init` writes them).
 //!
 //! ```text
 //!   @step NAME: COMMAND      a step begins
@@ -13,48 +13,48 @@
 
 use std::time::Duration;
 
-/// A line, understood.
+/// A parsed line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Line {
     /// A step begins.
     Step {
-        /// What the table calls it.
+        /// Its name in the table.
         name: String,
-        /// What is run.
+        /// Its command.
         command: String,
     },
-    /// The step that runs says something.
+    /// A line of output of the running step.
     Said(String),
     /// The step has ended.
     Done {
         /// Its exit status.
         code: i32,
-        /// By the guest's clock.
+        /// Duration by the guest's clock.
         took: Duration,
     },
-    /// What `ip link set PF vf` would do is to be done to the simulated card; the guest waits for a line that says how
-    /// it went.
+    /// A setting of the simulated card, as `ip link set PF vf` would make it; the guest waits for a line with the
+    /// result.
     Card(String),
-    /// What `datctl sim ctl` is to say to the world of the functions; the guest waits for a line likewise.
+    /// A request of `datctl sim ctl` to the world of the functions; the guest waits for a line likewise.
     Steer(String),
     /// The suite has ended.
     Over,
-    /// This is to happen to the process beside the guest; the guest waits for a line likewise.
+    /// A request to the process beside the guest; the guest waits for a line likewise.
     Beside(String),
     /// The guest is to be ended in the middle of what it does.
     Lost,
-    /// Anything else, which should not be there.
+    /// Any other line, which is an error.
     Stray(String),
 }
 
 impl Line {
-    /// Reads a line without its end.
+    /// Parses a line without its line end.
     pub fn parse(text: &str) -> Self {
         let stray = || Self::Stray(text.to_owned());
         if let Some(said) = text.strip_prefix("| ") {
             return Self::Said(said.to_owned());
         }
-        // An empty line, which lost its blank at the end.
+        // An empty line of output, which lost its trailing blank.
         if text == "|" {
             return Self::Said(String::new());
         }

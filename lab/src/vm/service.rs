@@ -1,6 +1,6 @@
 //! nvmeofd as a service: a guest whose first process is systemd, as Debian ships it. The target is the unit of
-//! `nvmeof/deploy`, on a function by `vfio-pci`, with the udev rule of the package; the host is the guest's own kernel,
-//! on the other end of the link.
+//! `nvmeof/deploy`, on a function by `vfio-pci`, with the udev rule of the package. The host is the guest's own
+//! kernel, on the other end of the link.
 
 use anyhow::{Context, Result, ensure};
 
@@ -9,7 +9,7 @@ use super::machine::Machine;
 use super::report::Step;
 use super::{PATIENCE, Slots, Suite, nvme, stock};
 
-/// What a process with the unit around it can do, of all that `guest/service-probe` tries.
+/// Attempts of `guest/service-probe` that must succeed inside the unit.
 const POSSIBLE: [&str; 8] = [
     "write /etc/nvmeofd",
     "write the runtime directory",
@@ -20,10 +20,10 @@ const POSSIBLE: [&str; 8] = [
     "pin memory without a limit",
     "65536 descriptors",
 ];
-/// What else it tries.
+/// Number of its attempts that must fail.
 const REFUSED: usize = 14;
 
-/// What steps have to say, of which all is shown.
+/// Expected texts of steps, all of which are shown.
 const SHOWN: [(&str, &[&str]); 8] = [
     ("booted", &["systemd is the first process"]),
     ("prepared", &["root:udapl 660"]),
@@ -87,7 +87,7 @@ pub fn suite() -> Suite {
     }
 }
 
-/// The daemon, its unit, its card's rule, and the steps.
+/// Returns the daemon, its unit, its card's rule, and the steps.
 fn programs(machine: &Machine) -> Result<Vec<Program>> {
     let folder = machine.path("service");
     std::fs::create_dir_all(&folder)?;
@@ -126,8 +126,8 @@ fn judge(step: &Step) -> Result<String> {
     Ok(lines.collect::<Result<Vec<_>>>()?.join("; "))
 }
 
-/// No capabilities, no new ones, system calls filtered; and what was tried is possible where it has to be, and nowhere
-/// else.
+/// Checks that the process has no capabilities, can gain none, and has its system calls filtered; and that exactly
+/// the expected attempts succeeded.
 fn sandboxed(step: &Step) -> Result<String> {
     let process = step.line_with("CapEff:")?;
     for what in [

@@ -1,8 +1,8 @@
 //! The suites of drivers and programs that we did not write: the kernel's `mlx5_core` and `mlx5_ib`, rdma-core's
 //! programs and perftest, all as Debian ships them, on the simulated functions.
 //!
-//! The kernel's log decides as much as the programs do: the last step of a script is `dmesg`, and a line in it that
-//! complains fails the suite, as does a rule that a driver is said to have broken.
+//! The kernel's log decides as much as the programs do. The last step of a script is `dmesg`, and an error line in it
+//! fails the suite, as does a rule that the simulator reports as broken by a driver.
 
 pub mod coverage;
 mod roce;
@@ -20,12 +20,12 @@ use crate::shell;
 pub use roce::ethernet;
 pub use subnet::subnet;
 
-/// The page of what was asked.
+/// The page of the requests.
 const PAGE: &str = "docs/simulator-coverage.md";
-/// The lists that the functions' server keeps: of InfiniBand ports, of Ethernet ports.
+/// Reports of the functions' server: of InfiniBand ports, of Ethernet ports.
 const REPORTS: [&str; 2] = ["report-ib.txt", "report-roce.txt"];
 
-/// Writes what the suites that have run asked for.
+/// Writes the page of the requests of the suites that have run.
 pub fn write_coverage(machine: &Machine) -> Result<()> {
     let mut report = String::new();
     for name in REPORTS {
@@ -72,7 +72,7 @@ pub fn infiniband() -> Suite {
     }
 }
 
-/// Programs of ours against rdma-core's libraries.
+/// Our programs against rdma-core's libraries.
 const SOURCES: [Source; 2] = [
     Source {
         name: "userspace",
@@ -87,7 +87,7 @@ const SOURCES: [Source; 2] = [
 ];
 /// Functions in the guest.
 const FUNCTIONS: usize = 2;
-/// Times the functions are unbound and bound, and times one is opened over VFIO.
+/// Number of times the functions are unbound and bound, and number of times one is opened over VFIO.
 const ROUNDS: usize = 10;
 
 pub fn judge(step: &Step) -> Result<String> {
@@ -122,7 +122,7 @@ pub fn judge(step: &Step) -> Result<String> {
         "ibv_devinfo" => devinfo(step),
         "kernel" => kernel(step),
         "functions" => functions(step),
-        // This one prints no figures.
+        // This step prints no figures.
         "xsrq" | "xsrq-events" => {
             step.line_with("client 0 server 0")?;
             Ok(step.line_with("success")?.to_owned())
@@ -148,7 +148,7 @@ fn devlink(step: &Step) -> Result<String> {
     Ok(step.line_with("fw.psid")?.trim().to_owned())
 }
 
-/// Every port is ACTIVE, with a LID and a GID.
+/// Checks that every port is ACTIVE, with a LID and a GID.
 fn devinfo(step: &Step) -> Result<String> {
     for what in ["PORT_ACTIVE (4)", "GID[  0]:"] {
         let ports = step.lines_with(what).len();
@@ -163,13 +163,13 @@ fn devinfo(step: &Step) -> Result<String> {
     Ok(format!("PORT_ACTIVE, LIDs {}", lids.join(", ")))
 }
 
-/// `N iters in T seconds = U usec/iter`.
+/// Reads `N iters in T seconds = U usec/iter`.
 fn pingpong(step: &Step) -> Result<String> {
     step.line_with("client 0 server 0")?;
     Ok(step.line_with(" usec/iter")?.trim().to_owned())
 }
 
-/// The line of figures below the last header.
+/// Returns the line of figures below the last header.
 fn perftest(step: &Step) -> Result<String> {
     step.line_with("client 0 server 0")?;
     let header = step
@@ -192,12 +192,12 @@ fn perftest(step: &Step) -> Result<String> {
     })
 }
 
-/// Words of a complaint.
+/// Words of an error line.
 const BAD: [&str; 8] = [
     "error", "fail", "timeout", "time out", "warn", "unknown", "can't", "couldn't",
 ];
 
-/// Whether a line of a kernel's log is a complaint.
+/// Returns whether a line of a kernel's log is an error.
 fn complains(line: &str) -> bool {
     let of_driver = line.contains("mlx5") || line.contains("infiniband");
     let small = line.to_lowercase();
@@ -208,7 +208,7 @@ fn complains(line: &str) -> bool {
             .any(|word| line.contains(word))
 }
 
-/// What in the kernel's log is a complaint.
+/// Returns the error lines of the kernel's log.
 pub fn complaints(step: &Step) -> Vec<&str> {
     let lines = step.said.iter().map(String::as_str);
     lines.filter(|line| complains(line)).collect()
@@ -220,7 +220,7 @@ fn kernel(step: &Step) -> Result<String> {
     Ok(format!("{} lines, no complaint", step.said.len()))
 }
 
-/// No rule was broken that the simulator knows.
+/// Checks that no rule that the simulator knows was broken.
 fn functions(step: &Step) -> Result<String> {
     let bugs = step.lines_with("driver bug");
     ensure!(bugs.is_empty(), "{}", bugs.join("\n"));

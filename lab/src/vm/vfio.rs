@@ -1,8 +1,8 @@
 //! The suite on `vfio-pci`: our driver through the kernel's own VFIO.
 //!
-//! The programs are the ones `cargo build` and `cargo test` make. The tests of the data path are in the very program
-//! that runs on `sim:`; the environment tells them which functions to open. Which tests run, and which do not for what
-//! reason, is in the script (`guest/vfio`).
+//! The programs are those that `cargo build` and `cargo test` make. The tests of the data path are in the same
+//! program that runs on `sim:`; the environment names the functions to open. The script lists the tests that run, and
+//! those that do not, with the reason (`guest/vfio`).
 
 mod judge;
 
@@ -14,7 +14,7 @@ use super::image::{Image, Program};
 use super::{PATIENCE, Slots, Suite};
 use crate::shell;
 
-/// What the guest runs.
+/// The guest's script.
 const SCRIPT: &str = include_str!("guest/vfio");
 
 /// The suite.
@@ -30,7 +30,7 @@ pub fn suite() -> Suite {
         slots: Slots::Linked,
         memory: "1G",
         patience: PATIENCE,
-        // Frames fly for a while, so that who waits has to sleep.
+        // Frames are delayed, so that waiting programs have to sleep.
         serve: &["--faults", "delay=100us"],
         beside: None,
         lost: None,
@@ -40,7 +40,7 @@ pub fn suite() -> Suite {
     }
 }
 
-/// The programs of tests that the script runs: those of crate `udapl`, and those of `datctl` that it is killed in.
+/// Test programs that the script runs: those of crate `udapl`, and the test of `datctl` in which it is killed.
 const TESTED: [&str; 2] = ["dat", "vfio_user"];
 
 /// datctl, the examples, and the tests as test-PROGRAM.
@@ -83,7 +83,7 @@ fn programs() -> Result<Vec<Program>> {
 mod tests {
     use super::*;
 
-    /// The tests that the script asks for, by module: `tests MODULE SECONDS TEST...`.
+    /// Returns the tests that the script asks for, by module: `tests MODULE SECONDS TEST...`.
     fn asked() -> Vec<(&'static str, Vec<&'static str>)> {
         let lines = SCRIPT.split('\n');
         let mut asked: Vec<(&str, Vec<&str>)> = Vec::new();

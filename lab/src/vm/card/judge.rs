@@ -1,4 +1,4 @@
-//! What the steps of `guest/card` have to say.
+//! Judges the steps of `guest/card`.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -9,10 +9,10 @@ use crate::vm::{interop, stock};
 /// Addresses of the first virtual function: at first, and later.
 const OUR_MAC: &str = "02:00:00:00:00:01";
 const NEW_MAC: &str = "02:00:00:00:00:07";
-/// What the e-switch says of frames that pretend.
+/// Log text of the e-switch for frames with a forged source.
 const SPOOFED: &str = "source address is not the vport's";
-/// The lines of an acceptance run that nothing here keeps from being judged. The link of a virtual function is pulled
-/// by `ip link set PF vf`, which the kernel cannot do here: that one is skipped.
+/// Lines of an acceptance run that can be judged here. The line `link` is skipped: it needs `ip link set PF vf` for
+/// the link of a virtual function, which the kernel cannot do here.
 const ACCEPTED: [&str; 13] = [
     "doctor",
     "bring-up",
@@ -29,7 +29,7 @@ const ACCEPTED: [&str; 13] = [
     "soak",
 ];
 const SKIPPED: &str = "link";
-/// What a bundle holds at least.
+/// Minimum contents of a bundle.
 const BUNDLE: [&str; 6] = [
     "bundle/report.txt",
     "bundle/report.json",
@@ -39,7 +39,7 @@ const BUNDLE: [&str; 6] = [
     "bundle/wire.pcapng",
 ];
 
-/// What becomes of doorbells behind a reset.
+/// Errors of doorbells rung after a reset.
 const AFTER_RESET: [&str; 2] = ["without a command queue", "which is not allocated"];
 
 pub fn judge(step: &Step) -> Result<String> {
@@ -96,7 +96,7 @@ pub fn judge(step: &Step) -> Result<String> {
     }
 }
 
-/// `mlx5_core` took all three, and the virtual ones have device numbers of their own.
+/// Checks that `mlx5_core` took all three, and that the virtual ones have device numbers of their own.
 fn probe(step: &Step) -> Result<String> {
     let lines = step.lines_with(" driver mlx5_core with ");
     let numbers: Vec<&str> = lines
@@ -110,7 +110,7 @@ fn probe(step: &Step) -> Result<String> {
     Ok(lines.join("\n"))
 }
 
-/// What each `datctl info` said of its port.
+/// Returns the output of each `datctl info` on its port.
 fn infos(step: &Step) -> Result<Vec<Value>> {
     let lines = step.said.iter().filter(|line| line.contains("\"link_up\""));
     let infos = lines.map(|line| {
@@ -120,7 +120,7 @@ fn infos(step: &Step) -> Result<Vec<Value>> {
     infos.collect()
 }
 
-/// The link is up or down, as each `datctl info` has to say.
+/// Checks that the link is up or down in each `datctl info`, as wanted.
 fn ports(step: &Step, wanted: &[bool]) -> Result<String> {
     let ports = infos(step)?;
     let up: Vec<bool> = ports.iter().map(|port| port["link_up"] == true).collect();
@@ -132,7 +132,7 @@ fn ports(step: &Step, wanted: &[bool]) -> Result<String> {
     ))
 }
 
-/// The function has this MAC, and the e-switch knows.
+/// Checks that the function has this MAC, and that the e-switch knows it.
 fn listed(step: &Step, mac: &str) -> Result<String> {
     let ports = infos(step)?;
     let port = ports.last().context("nobody was asked")?;
@@ -143,7 +143,8 @@ fn listed(step: &Step, mac: &str) -> Result<String> {
     Ok(format!("{mac}, and the e-switch knows"))
 }
 
-/// Who waits is told of both, who asks is told the same, who connects meanwhile fails; and it works again.
+/// Checks that a waiting program gets both events, a query shows the same state, a connection attempt meanwhile
+/// fails, and a later one succeeds.
 fn interface_down(step: &Step) -> Result<String> {
     ports(step, &[false, true])?;
     step.line_with("event=the port is down")?;
@@ -159,7 +160,7 @@ fn interface_down(step: &Step) -> Result<String> {
     Ok(format!("{}\n{}", refused.trim(), interop::both(step)?))
 }
 
-/// Its table, in which nothing is skipped but what cannot be done here.
+/// Checks the table, in which only the line that cannot be run here may be skipped.
 fn accept(step: &Step) -> Result<String> {
     let report = step.line_with("\"rows\":")?;
     let report: Value = serde_json::from_str(report).context("datctl --json accept")?;
@@ -181,8 +182,8 @@ fn accept(step: &Step) -> Result<String> {
     Ok(said.join("\n"))
 }
 
-/// No rule broken by either driver. One that works while somebody resets the function rings doorbells that no longer
-/// exist, until it notices.
+/// Checks that neither driver broke a rule. A driver at work when somebody resets the function rings doorbells that
+/// no longer exist, until it notices.
 fn functions(step: &Step) -> Result<String> {
     let mistakes = step.lines_with("driver mistake");
     let (after_reset, mistakes): (Vec<&str>, Vec<&str>) = mistakes

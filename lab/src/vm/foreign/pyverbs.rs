@@ -1,8 +1,9 @@
-//! rdma-core's own tests, in Python (its `tests/`, with pyverbs of the same version): how many passed, were skipped,
-//! failed.
+//! rdma-core's own tests, in Python (its `tests/`, with pyverbs of the same version): counts of passed, skipped and
+//! failed tests.
 //!
-//! They are written for every device that rdma-core knows, so most ask for what a ConnectX with these capabilities has
-//! not, and skip themselves. Those that fail are named here with the reason: one more fails the step, one less too.
+//! The tests cover every device that rdma-core knows, so most need features that a ConnectX with these capabilities
+//! lacks, and skip themselves. Tests that fail are named here with the reason: the step fails with one more or one
+//! fewer.
 
 use std::collections::BTreeSet;
 
@@ -10,13 +11,13 @@ use anyhow::{Context, Result, ensure};
 
 use crate::vm::report::Step;
 
-/// A test that fails, as unittest calls it, and why.
+/// Tests that fail, each by unittest's name, with the reason.
 const FAIL: &[(&str, &str)] = &[(
     "tests.test_mlx5_dc.DCTest.test_odp_dc_traffic",
     "registers memory that is paged on demand without asking for it; the event queue for page faults is refused",
 )];
 
-/// Judges what unittest said.
+/// Judges the output of unittest.
 pub fn judge(step: &Step) -> Result<String> {
     let ran = step.line_with("Ran ")?;
     let ran: usize = word(ran, 1)?.parse()?;
@@ -50,7 +51,7 @@ fn word(line: &str, number: usize) -> Result<&str> {
     found.with_context(|| format!("{line:?}"))
 }
 
-/// `test_x (tests.test_y.Z.test_x)` is called by what the brackets hold.
+/// Returns the name in the brackets of `test_x (tests.test_y.Z.test_x)`.
 fn name(line: &str) -> &str {
     let inside = line.split_once('(').map_or(line, |(_, inside)| inside);
     inside.trim_end().trim_end_matches(')')

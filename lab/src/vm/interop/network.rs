@@ -1,20 +1,18 @@
-//! Judging the steps of `guest/network`: what is found on a link without being told, and what the link does to
-//! connections.
+//! Judges the steps of `guest/network`: discovery of addresses on a link, and the link's effects on connections.
 
 use anyhow::{Context, Result, ensure};
 
 use super::super::capture::KINDS;
 use super::super::report::Step;
 
-/// Entries of our table of neighbours that a flood may find there: the peer's addresses, of both families and in the
-/// VLAN.
+/// Most entries of our neighbour table after a flood: the peer's addresses, of both families and in the VLAN.
 const MOST_NEIGHBOURS: u64 = 8;
-/// Whether a step is one of these.
+/// Returns whether a step is one of these.
 pub fn has(step: &Step) -> bool {
     lines(&step.name).is_some()
 }
 
-/// It said all it should; the most telling of it.
+/// Checks that a step printed all expected lines. Returns the most relevant ones.
 pub fn judge(step: &Step) -> Result<String> {
     let lines = lines(&step.name).context("no such step")?;
     let mut said = Vec::new();
@@ -47,7 +45,7 @@ pub fn judge(step: &Step) -> Result<String> {
     }
 }
 
-/// What each has to say.
+/// Returns the expected lines of a step.
 fn lines(step: &str) -> Option<&'static [&'static str]> {
     Some(match step {
         "network" | "unbridge" | "unroute" => &[],
@@ -111,14 +109,14 @@ fn lines(step: &str) -> Option<&'static [&'static str]> {
     })
 }
 
-/// Nobody's MAC was told to the stock side.
+/// Checks that no MAC was configured by hand on the stock side.
 fn by_hand(step: &Step) -> Result<()> {
     let told = step.lines_with("PERMANENT");
     ensure!(told.is_empty(), "a neighbour by hand: {told:?}");
     Ok(())
 }
 
-/// A counter in a line `before: name:1,other:2`.
+/// Returns a counter in a line `before: name:1,other:2`.
 fn counter(step: &Step, when: &str, name: &str) -> Result<u64> {
     let line = step.line_with(when)?;
     let of_name = |word: &str| word.strip_prefix(name)?.strip_prefix(':')?.parse().ok();
@@ -127,13 +125,13 @@ fn counter(step: &Step, when: &str, name: &str) -> Result<u64> {
         .with_context(|| format!("no counter {name}: {line}"))
 }
 
-/// By how much a counter has risen.
+/// Returns the increase of a counter.
 fn rise(step: &Step, name: &str) -> Result<u64> {
     let [before, after] = ["before: ", "after: "].map(|when| counter(step, when, name));
     Ok(after?.saturating_sub(before?))
 }
 
-/// Claims to our addresses and to the peer's were heard, and the table is as small as it was.
+/// Checks that claims to our addresses and to the peer's were counted, and that the table has not grown.
 fn forged(step: &Step) -> Result<String> {
     let rise = |name| rise(step, name);
     let (conflicts, contradicted) = (rise("conflicts")?, rise("contradicted")?);
@@ -154,7 +152,7 @@ fn forged(step: &Step) -> Result<String> {
     ))
 }
 
-/// There is some of each, and nothing that Wireshark complains of.
+/// Checks that the capture has frames of each kind, and none with an error in Wireshark.
 fn dissected(step: &Step) -> Result<String> {
     if step.said.is_empty() {
         return Ok("left out: tshark is not installed (cargo xtask setup)".to_owned());

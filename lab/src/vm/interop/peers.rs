@@ -1,21 +1,21 @@
-//! Judging the steps that `udapl/examples/peer` is for, `connect-CASE` and `listen-CASE`: what both ends have to say,
-//! and, where the stock stack counts, how many messages were refused for want of a receive.
+//! Judges the steps of `udapl/examples/peer`, `connect-CASE` and `listen-CASE`: the output of both ends and, if the
+//! stock stack counts them, the number of RNR NAKs.
 
 use anyhow::{Context, Result, ensure};
 
 use super::super::report::Step;
 
-/// What the script says before the stock stack's counters.
+/// Prefix of the line with the stock stack's counters.
 const COUNTED: &str = "RNR NAKs received and sent by the stock side: ";
-/// How often a message is sent to somebody who never posts a receive: once, and `peer`'s few repetitions.
+/// Number of times that a message is sent to a peer that never posts a receive: once, and `peer`'s few repetitions.
 const ATTEMPTS: u32 = 4;
 
-/// Whether a step is one of these.
+/// Returns whether a step is one of these.
 pub fn has(step: &Step) -> bool {
     lines(&step.name).is_some()
 }
 
-/// Both ends succeeded, and said what they should; the last of it.
+/// Checks that both ends succeeded, and printed the expected lines. Returns the last line.
 pub fn judge(step: &Step) -> Result<String> {
     step.line_with("client 0 server 0")?;
     let lines = lines(&step.name).context("no such step")?;
@@ -28,7 +28,7 @@ pub fn judge(step: &Step) -> Result<String> {
     Ok(lines.last().copied().unwrap_or_default().to_owned())
 }
 
-/// Judges the step as [`judge`] does; the stock stack's own counters have to agree, too.
+/// Judges the step as [`judge`] does, and checks the stock stack's own counters.
 pub fn judge_counted(step: &Step) -> Result<String> {
     let said = judge(step)?;
     let (received, sent) = counted(step)?;
@@ -47,7 +47,7 @@ pub fn judge_counted(step: &Step) -> Result<String> {
     })
 }
 
-/// RNR NAKs that the stock stack received and sent in the course of the step.
+/// Returns the numbers of RNR NAKs that the stock stack received and sent during the step.
 fn counted(step: &Step) -> Result<(u32, u32)> {
     let line = step.line_with(COUNTED)?;
     let counts: Vec<u32> = line
@@ -63,7 +63,7 @@ fn counted(step: &Step) -> Result<(u32, u32)> {
     ))
 }
 
-/// What both ends say in a step; ours is the active one where it connects.
+/// Returns the expected lines of both ends in a step; ours is the active one in the `connect` steps.
 fn lines(step: &str) -> Option<&'static [&'static str]> {
     Some(match step {
         "connect-prompt" | "connect-late" => &[

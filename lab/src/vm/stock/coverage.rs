@@ -1,14 +1,14 @@
-//! docs/simulator-coverage.md: what stock software asked of the simulated functions, and how they answered.
+//! docs/simulator-coverage.md: the requests of stock software to the simulated functions, and their answers.
 //!
-//! It is made of the list that `datctl sim serve --report` keeps, which has the commands that nobody asked for, too.
-//! How often something was asked differs from run to run and is left out.
+//! The page is made from the report of `datctl sim serve --report`, which also lists commands that were never
+//! requested. The numbers of requests differ from run to run and are left out.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use anyhow::{Context, Result};
 
-/// Something that was asked for.
+/// A command or register that was requested.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
     pub name: String,
@@ -26,7 +26,7 @@ impl Asked {
     }
 }
 
-/// Number and what became of it, for commands and for registers, all functions together.
+/// Requests by number, for commands and for registers, all functions together.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
     pub commands: BTreeMap<u16, Asked>,
@@ -57,7 +57,7 @@ impl Coverage {
     }
 }
 
-/// The page, from the list a run left behind. `who` names the software of that run.
+/// Returns the page for the report of a run. `who` names the software of that run.
 pub fn page(report: &str, who: &str) -> Result<String> {
     let coverage = Coverage::parse(report)?;
     let mut page = format!(

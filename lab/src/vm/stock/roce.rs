@@ -8,12 +8,12 @@ use crate::vm::image::Image;
 use crate::vm::report::Step;
 use crate::vm::{PATIENCE, Slots, Suite};
 
-/// Times the functions are unbound and bound.
+/// Number of times the functions are unbound and bound.
 const ROUNDS: usize = 3;
-/// Pings of rping, requests of ping(8).
+/// Number of pings of rping, and of requests of ping(8).
 const PINGS: usize = 10;
 const REQUESTS: &str = "3 packets transmitted, 3 packets received, 0% packet loss";
-/// The addresses that the script gives to the ports, as a RoCE address table has them.
+/// The addresses that the script assigns to the ports, in the form of a RoCE address table.
 const IPV4_GIDS: [&str; 2] = ["ffff:0a00:0001 RoCE v2", "ffff:0a00:0002 RoCE v2"];
 
 /// Ethernet ports.
@@ -109,7 +109,7 @@ fn judge(step: &Step) -> Result<String> {
     }
 }
 
-/// Every device is there; where its port has been asked for, it is up.
+/// Checks that every device exists, and that its port is up if the script has set it up.
 fn devices(step: &Step) -> Result<String> {
     let wanted = if step.name == "apart" {
         "state UP"
@@ -129,7 +129,7 @@ fn devices(step: &Step) -> Result<String> {
     Ok(names.join(", "))
 }
 
-/// Ports are ACTIVE, and know themselves by IPv4.
+/// Checks that ports are ACTIVE, and that their GID tables have their IPv4 addresses.
 fn gids(step: &Step) -> Result<String> {
     let active = step.lines_with("4: ACTIVE").len();
     ensure!(active == FUNCTIONS, "{active} ports are ACTIVE");
@@ -140,14 +140,14 @@ fn gids(step: &Step) -> Result<String> {
     Ok(format!("{all} GIDs, IPv4 among them"))
 }
 
-/// Each side has found the other's MAC address.
+/// Checks that each side has found the other's MAC address.
 fn neighbours(step: &Step) -> Result<String> {
     let found = step.lines_with("lladdr 02:00:5e:10:00:");
     ensure!(found.len() == FUNCTIONS, "{found:?}");
     Ok(found[0].trim().to_owned())
 }
 
-/// `ethtool -a` after both were switched on, and after both were switched off.
+/// Checks `ethtool -a` after both were switched on, and after both were switched off.
 fn pauses(step: &Step) -> Result<String> {
     for (way, state) in [("RX:", "on"), ("TX:", "on"), ("RX:", "off"), ("TX:", "off")] {
         let lines = step.lines_with(way);
@@ -159,7 +159,7 @@ fn pauses(step: &Step) -> Result<String> {
     Ok("on, and off again".to_owned())
 }
 
-/// The kernel's own classes at first (priorities 0 and 1 change places), then those that were set.
+/// Checks the kernel's own classes at first (priorities 0 and 1 are swapped), then those that were set.
 fn shares(step: &Step) -> Result<String> {
     step.line_with("prio-tc 0:1 1:0 2:2")?;
     step.line_with("prio-tc 0:0 1:1 2:2")?;

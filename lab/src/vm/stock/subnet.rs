@@ -1,7 +1,7 @@
 //! A subnet that a stock program manages: opensm on one of two InfiniBand ports, a switch between them, Debian's
 //! infiniband-diags, IPoIB and `rdma_cm` over it.
 //!
-//! Until opensm has been by, the ports are in Init and have no LID ([`REPORT`] has what was asked of the functions).
+//! Ports are in Init and have no LID until opensm has configured them ([`REPORT`] has the requests to the functions).
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use super::super::image::Image;
 use super::super::report::Step;
 use super::super::{Slots, Suite};
 
-/// What the functions were asked for.
+/// Report of the requests to the functions.
 const REPORT: &str = "report-subnet.txt";
-/// Ports of functions.
+/// Number of ports of functions.
 const PORTS: usize = 2;
 
 /// The suite.
@@ -80,7 +80,7 @@ fn judge(step: &Step) -> Result<String> {
             Ok("2 adapters, 1 switch".to_owned())
         }
         "iblinkinfo" => {
-            // Each cable from both of its ends.
+            // Each cable is listed at both of its ends.
             let links = step.lines_with("Active/  LinkUp").len();
             ensure!(links == 2 * PORTS, "{links} ends of active links");
             Ok(step.line_with("Active/  LinkUp")?.trim().to_owned())
@@ -115,14 +115,14 @@ fn judge(step: &Step) -> Result<String> {
     }
 }
 
-/// Each port says this.
+/// Checks that each port reports this.
 fn every(step: &Step, what: &str) -> Result<String> {
     let ports = step.lines_with(what);
     ensure!(ports.len() == PORTS, "{} ports: {what}", ports.len());
     Ok(ports[0].trim().to_owned())
 }
 
-/// The port's packets before the counters were cleared, and after.
+/// Returns the port's packet counts before and after the counters were cleared.
 fn cleared(step: &Step) -> Result<String> {
     let packets = |line: &&str| {
         let number = line.rsplit('.').next().unwrap_or_default();

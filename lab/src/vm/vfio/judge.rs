@@ -1,4 +1,4 @@
-//! What the steps of `guest/vfio` have to say.
+//! Judges the steps of `guest/vfio`.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -6,12 +6,12 @@ use serde_json::Value;
 use crate::vm::libtest;
 use crate::vm::report::Step;
 
-/// The function whose memory the test `iommu` takes away, and where.
+/// The log text for the function whose memory the test `iommu` revokes.
 const REFUSED: &str = "1.sock: the IOMMU refused the key";
 /// Functions in the guest.
 const FUNCTIONS: usize = 2;
 
-/// Figures of a step.
+/// Returns the figures of a step.
 pub fn judge(step: &Step) -> Result<String> {
     match step.name.as_str() {
         "bind" => bind(step),
@@ -27,7 +27,7 @@ pub fn judge(step: &Step) -> Result<String> {
     }
 }
 
-/// vfio-pci has both functions, each in an IOMMU group of its own, and the kernel uses an IOMMU.
+/// Checks that vfio-pci has both functions, each in an IOMMU group of its own, and that the kernel uses an IOMMU.
 fn bind(step: &Step) -> Result<String> {
     let bound = step.lines_with("driver vfio-pci IOMMU group ");
     ensure!(
@@ -51,12 +51,12 @@ fn json(step: &Step) -> Result<Value> {
     serde_json::from_str(&step.said.join("\n")).context("datctl --json")
 }
 
-/// Every line of the checklist is ok, including the optional ones. `pf setup` may be unknown, since the guest has no
-/// mlxconfig.
+/// Checks that every line of the checklist is ok, including the optional ones. `pf setup` may be unknown, since the
+/// guest has no mlxconfig.
 fn doctor(step: &Step) -> Result<String> {
-    /// Of the machine.
+    /// Lines of the machine.
     const MACHINE: [&str; 4] = ["iommu", "interrupt remapping", "modules", "io_uring"];
-    /// Of each function.
+    /// Lines of each function.
     const FUNCTION: [&str; 4] = ["driver", "group", "access", "reset"];
     let diagnosis = json(step)?;
     let lines = diagnosis["lines"].as_array().context("no lines")?;
@@ -83,7 +83,7 @@ fn info(step: &Step) -> Result<String> {
     Ok(firmware.to_owned())
 }
 
-/// It has opened the function, told of it and given it back.
+/// Checks that the daemon opened the function, reported it and gave it back.
 fn daemon(step: &Step) -> Result<String> {
     let firmware = step.line_with("firmware ")?.trim();
     step.line_with("port: MAC ")?;
@@ -102,7 +102,7 @@ fn ping(step: &Step) -> Result<String> {
     ))
 }
 
-/// A line per operation and size; each has both figures.
+/// Checks that there is a line per operation and size, each with both figures.
 fn perf(step: &Step) -> Result<String> {
     let figures = json(step)?;
     let rows = figures["rows"].as_array().context("no rows")?;
@@ -132,7 +132,8 @@ fn number(value: &Value) -> Result<f64> {
         .with_context(|| format!("{value} is no figure"))
 }
 
-/// Four kinds of DTO with the same bytes on both sides, a copy of them back on disk, and an orderly end of both sides.
+/// Checks four kinds of DTO with the same bytes on both sides, a copy of them on disk, and an orderly end of both
+/// sides.
 fn demo(step: &Step) -> Result<String> {
     let mut figures = Vec::new();
     for kind in ["Send/Recv", "Send/Recv by SRQ", "RDMA Write", "RDMA Read"] {
@@ -161,7 +162,7 @@ fn demo(step: &Step) -> Result<String> {
     Ok(figures.join("\n"))
 }
 
-/// The functions have nothing to say against their drivers, except of the one access that a test is about.
+/// Checks that the functions report no error of their drivers, except for the access that the test is about.
 fn functions(step: &Step) -> Result<String> {
     let mistakes = step.lines_with("driver mistake");
     ensure!(mistakes.is_empty(), "{}", mistakes.join("\n"));
@@ -188,7 +189,7 @@ fn functions(step: &Step) -> Result<String> {
 mod tests {
     use super::*;
 
-    /// Whether a doctor step is well of which one line is as given besides those that have to be there.
+    /// Returns whether a doctor step passes with this line beside the required ones.
     fn is_well(line: &str) -> bool {
         let machine = ["iommu", "interrupt remapping", "modules", "io_uring"].iter();
         let functions = ["driver", "group", "access", "reset"].iter();
