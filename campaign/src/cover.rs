@@ -12,7 +12,7 @@ use mlx_prm::Opcode;
 
 use crate::calls::CALLS;
 
-/// How often a call succeeded and failed.
+/// Numbers of calls that succeeded and of calls that failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Ended {
     done: u64,
@@ -100,7 +100,7 @@ impl Coverage {
         never.map(|(_, name)| *name).collect()
     }
 
-    /// Returns the call and the command that met the fault with the lowest number, if any did.
+    /// Returns the first call and its command, in the order of the keys, that met a fault, if any did.
     #[must_use]
     pub fn harmed(&self) -> Option<(&'static str, u16)> {
         let mut met = self.commands.keys();

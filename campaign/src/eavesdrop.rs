@@ -282,7 +282,7 @@ impl World {
     }
 }
 
-/// Marks private data as that of no program in this world; its first four bytes hold its length.
+/// Clears private data behind the first four bytes, which hold its length, so that no program of this world knows it.
 fn anonymous(data: &mut [u8]) {
     data[4..].fill(0);
 }

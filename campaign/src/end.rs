@@ -182,7 +182,7 @@ pub struct Link {
     pub sent: [VecDeque<Sent>; 2],
     /// The function of which any instance may accept, until one accepts.
     pub anybody: Option<usize>,
-    /// Which ends have got the event that the connection is established.
+    /// Ends that have got the event that the connection is established.
     pub up: [bool; 2],
     /// The first event that may end the connection, if any.
     pub spoiled: Option<&'static str>,

@@ -48,7 +48,7 @@ pub struct Honest {
     sides: [Side; 2],
     ends: [Option<EpHandle>; 2],
     doing: Doing,
-    /// Which of them have got the event that the operation is done.
+    /// True for a program that has got the event that the operation is done.
     are_done: [bool; 2],
     /// Turns since the operation began, or since the last one ended.
     turns: u64,

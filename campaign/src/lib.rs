@@ -74,7 +74,7 @@ use world::World;
 /// The longest time that any call may take, in the world's time.
 pub const CALL_LIMIT: Duration = Duration::from_secs(200);
 
-/// What may happen in a world besides plain traffic.
+/// Faults and actions that may happen in a world besides plain traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Display, EnumIter, EnumString)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Feature {

@@ -73,7 +73,7 @@ pub struct Case {
     pub harm: Harm,
 }
 
-/// How often the script succeeded with a command harmed, and how often it did not.
+/// Number of runs in which the script succeeded with a command harmed, and of runs in which it did not.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ended {
     whole: u64,

@@ -1,7 +1,7 @@
 //! Batches: requests posted behind one doorbell, and events dequeued together.
 //!
 //! A batch has the effect of as many single calls, and is accounted for in the same way. A request refused in a batch
-//! changes nothing, and the requests before it are posted.
+//! changes nothing, and the requests before it are posted, whatever the program's closure then returns.
 
 use rand::Rng;
 use udapl::post::FetchAdd;

@@ -95,7 +95,7 @@ impl World {
         }
     }
 
-    /// Returns whether the timeouts last long enough: a queue pair gives up after some time, whatever its peer.
+    /// Checks that each connected queue pair gives up after some time, whatever its peer.
     fn is_patient_enough(&self, side: usize) {
         let most = dat_core::cm::Config::default().max_ack_timeout;
         for qpn in QPNS {

@@ -55,7 +55,7 @@ struct Command {
     spoil: Spoil,
     /// The announced lengths, if not the true ones.
     lengths: (u32, u32),
-    /// Whether the transport is corrupted.
+    /// True if the transport is corrupted.
     undeliverable: Seldom,
     entry: Spoil,
     mailbox: Spoil,

@@ -253,7 +253,7 @@ pub fn run(arguments: &[&str]) -> Result<(bool, String)> {
     Ok((output.status.success(), said))
 }
 
-/// Returns the settings of a configuration file, whatever its form.
+/// Returns the settings of a configuration file.
 pub fn parsed(path: &Path) -> Result<nvmeof::daemon::Settings> {
     match nvmeof::daemon::file::read(path) {
         Ok(settings) => Ok(settings),

@@ -224,7 +224,8 @@ impl Hosts {
     }
 }
 
-/// Returns the keys of a reservation command: the actor's own, and the holder's for a preemption.
+/// Returns the opcode, the bits of dword 10 and the keys of a reservation command: the actor's own key, and the holder's
+/// for a preemption.
 fn reservation(does: Does, way: Way) -> (u8, u32, [u8; 2]) {
     let (kind, who) = match way {
         Way::Reserved(kind, who) => (kind, who),
@@ -478,7 +479,7 @@ const MEANWHILE: [Meanwhile; 8] = [
 ];
 
 /// Delays the first operation of one kind of a command; meanwhile a change happens, and then the command goes on.
-/// Checks its status, the result of the change, and the contents of the disk and of its replacement.
+/// Returns its statuses, the status of the change, and the contents of the disk and of its replacement.
 fn between(
     hosts: &mut Hosts,
     world: &World,

@@ -50,7 +50,7 @@ pub struct World {
     pub fabric: Fabric,
     pub ias: [Adapter; 2],
     pub registry: Registry,
-    /// Which places of providers are registered.
+    /// True for each place with a registered provider.
     pub registered: [bool; super::op::PLACES],
     pub sides: [Side; 2],
     /// Number of openings after a close.
