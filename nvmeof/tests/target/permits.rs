@@ -224,8 +224,8 @@ impl Hosts {
     }
 }
 
-/// Returns the opcode, the bits of dword 10 and the keys of a reservation command: the actor's own key, and the holder's
-/// for a preemption.
+/// Returns the opcode, the bits of dword 10 and the keys of a reservation command: the actor's own key, and the
+/// holder's for a preemption.
 fn reservation(does: Does, way: Way) -> (u8, u32, [u8; 2]) {
     let (kind, who) = match way {
         Way::Reserved(kind, who) => (kind, who),
