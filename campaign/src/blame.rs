@@ -1,11 +1,12 @@
-//! What the driver blames its device for.
+//! Warnings in which the driver reports a misbehaving device.
 //!
-//! A completion entry that fits nothing that was posted is ignored, with a warning that the device lies. The
-//! simulator's devices never do, so whoever says so has lost count himself. The warnings of a world's thread are heard
-//! here.
+//! The driver ignores a completion entry that matches nothing it posted, and logs a warning that the device lies. The
+//! simulator's devices never lie, so such a warning means that the driver itself has lost count. This module collects
+//! the warnings of a world's thread.
 //!
-//! `tracing` keeps for the whole process whether a warning is wanted, and takes the answer from whichever thread meets
-//! it first. So one subscriber is the process's, installed before any world has a driver, and it sorts by thread.
+//! `tracing` caches for the whole process whether a warning is wanted, and takes the answer from the first thread
+//! that logs it. So the process has one subscriber, installed before any world has a driver, and the subscriber sorts
+//! warnings by thread.
 
 use std::cell::RefCell;
 use std::fmt::Debug;
@@ -16,22 +17,22 @@ use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// How such a warning ends.
+/// End of the text of such a warning.
 const IGNORED: &str = "; ignored";
 
-/// The subscriber is the process's.
+/// Guards the one installation of the process's subscriber.
 static INSTALLED: Once = Once::new();
 
 thread_local! {
-    /// The world that this thread runs.
+    /// Collector of the world that this thread runs.
     static HEARS: RefCell<Option<Blame>> = const { RefCell::new(None) };
 }
 
-/// What was said so far.
+/// Warnings collected so far.
 #[derive(Clone)]
 pub struct Blame(Arc<Mutex<Vec<String>>>);
 
-/// Hears the warnings of this thread until it is dropped.
+/// Collects the warnings of this thread until dropped.
 pub struct Listening;
 
 impl Drop for Listening {
@@ -41,20 +42,21 @@ impl Drop for Listening {
 }
 
 impl Blame {
-    /// Nothing yet. Each world begins with this: no thread may meet a warning before the subscriber is there.
+    /// Returns an empty collector. Each world starts with this call: the subscriber must exist before any thread logs
+    /// a warning.
     ///
     /// # Panics
-    /// The process has another subscriber: worlds would not be heard.
+    /// If the process has another subscriber: the warnings of worlds would not be collected.
     pub fn new() -> Self {
         INSTALLED.call_once(|| {
             let installed = tracing::subscriber::set_global_default(ByThread);
-            // PANIC: a world that is not heard would pass whatever its drivers say.
+            // PANIC: without the subscriber a world would pass whatever its drivers warn of.
             installed.expect("the campaign's subscriber is the process's only one");
         });
         Self(Arc::default())
     }
 
-    /// Hears what this thread says from now on.
+    /// Collects the warnings of this thread from now on.
     pub fn listen(&self) -> Listening {
         HEARS.set(Some(self.clone()));
         Listening
@@ -64,7 +66,7 @@ impl Blame {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The first thing, if there was any.
+    /// Returns the first warning, if there is one.
     pub fn first(&self) -> Option<String> {
         self.said().first().cloned()
     }
@@ -81,7 +83,7 @@ impl Visit for Message {
     }
 }
 
-/// Passes a warning to the world of the thread that it comes from.
+/// Passes a warning to the world of the thread that logs it.
 struct ByThread;
 
 impl Subscriber for ByThread {
@@ -106,7 +108,7 @@ impl Subscriber for ByThread {
         }
     }
 
-    // Nothing opens spans that would matter here.
+    // Spans are not used here.
     fn new_span(&self, _: &Attributes<'_>) -> Id {
         Id::from_u64(1)
     }

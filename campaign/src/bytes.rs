@@ -1,17 +1,17 @@
-//! Bytes that say who wrote them.
+//! Bytes that identify their writer.
 //!
-//! A slot of memory is filled with words of eight bytes: the number of the message, and the place of the word in it. So
-//! every word that lands anywhere says where it belongs, and a check needs no copy of what was sent.
+//! A slot of memory is filled with words of eight bytes: the number of the message, and the index of the word in it.
+//! So every word identifies where it belongs, and a check needs no copy of the data sent.
 
 use udapl::DmaMemory;
 
-/// Bytes of a slot: the longest message.
+/// Bytes of a slot, which are those of the longest message.
 pub const SLOT: usize = 4096;
-/// Bytes behind a slot that nobody is granted.
+/// Bytes behind a slot that no peer may access.
 pub const GAP: usize = 64;
-/// From one slot to the next.
+/// Bytes from the start of one slot to the start of the next.
 pub const STRIDE: usize = SLOT + GAP;
-/// What stands in gaps and in memory that was freed.
+/// Fill byte of gaps and of freed memory.
 const CANARY: u8 = 0xa5;
 
 fn words(tag: u64) -> Vec<u8> {
@@ -20,7 +20,7 @@ fn words(tag: u64) -> Vec<u8> {
         .collect()
 }
 
-/// Memory of so many slots with gaps behind them.
+/// Initializes memory of `slots` slots with gaps behind them.
 pub fn prepare(memory: &DmaMemory, slots: usize) {
     let mut bytes = vec![0; STRIDE];
     bytes[SLOT..].fill(CANARY);
@@ -36,57 +36,57 @@ pub fn put(memory: &DmaMemory, slot: usize, tag: u64) {
         .expect("inside");
 }
 
-/// Whether the first `bytes` bytes of a slot are those of a message.
+/// Returns whether the first `bytes` bytes of a slot are those of a message.
 #[must_use]
 pub fn is(memory: &DmaMemory, slot: usize, tag: u64, bytes: usize) -> bool {
     memory.read(slot * STRIDE, bytes).expect("inside") == words(tag)[..bytes]
 }
 
-/// The number that a slot begins with.
+/// Returns the message number at the start of a slot.
 #[must_use]
 pub fn number(memory: &DmaMemory, slot: usize) -> u64 {
     let bytes = memory.bytes(slot * STRIDE..).expect("inside");
     bytes.object(0).expect("a number")
 }
 
-/// Whether nothing has come into the gaps.
+/// Returns whether all gaps are unchanged.
 #[must_use]
 pub fn gaps_are_whole(memory: &DmaMemory, slots: usize) -> bool {
     (0..slots).all(|slot| memory.read(slot * STRIDE + SLOT, GAP).expect("inside") == [CANARY; GAP])
 }
 
-/// Fills memory that nobody may reach.
+/// Fills memory that no peer may access.
 pub fn cover(memory: &DmaMemory) {
     memory
         .write_from(0, &vec![CANARY; memory.len()])
         .expect("inside");
 }
 
-/// Where memory that nobody may reach has changed.
+/// Returns the offset of the first change in memory that no peer may access.
 #[must_use]
 pub fn changed(memory: &DmaMemory) -> Option<usize> {
     let bytes = memory.read(0, memory.len()).expect("inside");
     bytes.iter().position(|byte| *byte != CANARY)
 }
 
-/// Memory that is its owner's again, and watched from now on.
+/// Memory returned to its owner, watched for changes from now on.
 pub struct Freed {
     memory: DmaMemory,
-    /// Whose it was.
+    /// Side that owned the memory.
     pub side: usize,
-    /// What it was.
+    /// Former use of the memory.
     pub what: &'static str,
 }
 
 impl Freed {
-    /// Fills it.
+    /// Fills the memory and starts to watch it.
     #[must_use]
     pub fn watch(memory: DmaMemory, side: usize, what: &'static str) -> Self {
         cover(&memory);
         Self { memory, side, what }
     }
 
-    /// Where it has changed.
+    /// Returns the offset of the first change.
     #[must_use]
     pub fn changed(&self) -> Option<usize> {
         changed(&self.memory)

@@ -1,13 +1,13 @@
-//! The 74 calls of DAT 1.2, and by what the state is told in which they were made.
+//! The 74 calls of DAT 1.2, and for each the object whose state it is counted by.
 
-/// Whose state a call is counted by.
+/// Object whose state a call is counted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Of {
-    /// That of an endpoint: the nine of DAT.
+    /// An endpoint: the nine states of DAT.
     Endpoint,
-    /// That of the adapter: [`ADAPTER`].
+    /// The adapter: the states of [`ADAPTER`].
     Adapter,
-    /// Of nothing: calls that need no adapter.
+    /// No object: calls that need no adapter.
     Nothing,
 }
 
@@ -24,15 +24,14 @@ pub const ENDPOINT: [&str; 9] = [
     "Disconnected",
 ];
 
-/// States of an adapter: nothing was ever wrong with its device since it was opened, something was put into it, it is
-/// dead.
+/// States of an adapter: no fault since it was opened, at least one fault injected, dead.
 pub const ADAPTER: [&str; 3] = ["healthy", "tampered", "dead"];
 
-/// The state of what is in no state.
+/// State under which calls without an object are counted.
 pub const STATELESS: &str = "any";
 
 impl Of {
-    /// The states there are.
+    /// Returns all states of this object.
     #[must_use]
     pub const fn states(self) -> &'static [&'static str] {
         match self {
@@ -121,7 +120,7 @@ pub const CALLS: [(&str, Of); 74] = [
     ("dat_srq_free", Of::Adapter),
 ];
 
-/// What happens in a world's turn and is no call of DAT: the library's own work between calls.
+/// The library's own work between calls, in a world's turn. This is no call of DAT.
 pub const PROGRESS: &str = "progress";
 /// An adapter dropped without being closed.
 pub const DROP: &str = "drop";

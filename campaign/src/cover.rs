@@ -1,8 +1,8 @@
-//! What happened, how often: a zero is a thing that no world has tried.
+//! Counts of events: a zero means that no world has tried it.
 //!
-//! Three things are counted: what came of deeds and faults, in words; each call in each state it was made in; and each
-//! command a call gave to the device, by what the command met there. The last two have a list of all that there could
-//! be, so that what never happened is said by its name ([`Coverage::zeros`]).
+//! Three things are counted: the results of actions and faults, by name; each call in each state it was made in; and
+//! each command that a call gave to the device, by the fault the command met. The last two have a list of all
+//! possible cases, so [`Coverage::zeros`] can name each case that never happened.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,14 +12,14 @@ use mlx_prm::Opcode;
 
 use crate::calls::CALLS;
 
-/// How a call ended.
+/// Numbers of calls that succeeded and of calls that failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Ended {
     done: u64,
     refused: u64,
 }
 
-/// Deeds and faults, and how often each came to what.
+/// Actions and faults, with a count of each result.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
     events: BTreeMap<(&'static str, &'static str), u64>,
@@ -27,7 +27,7 @@ pub struct Coverage {
     commands: BTreeMap<(&'static str, u16, Meeting), u64>,
 }
 
-/// Faults of a command, and how they are called here.
+/// Faults of a command, with their names here.
 const FAULTS: [(Meeting, &str); 5] = [
     (Meeting::Refused, "refused"),
     (Meeting::NotDelivered, "not delivered"),
@@ -37,12 +37,12 @@ const FAULTS: [(Meeting, &str); 5] = [
 ];
 
 impl Coverage {
-    /// It happened once more.
+    /// Counts one more result of an action or a fault.
     pub fn count(&mut self, what: &'static str, came_to: &'static str) {
         *self.events.entry((what, came_to)).or_default() += 1;
     }
 
-    /// A call was made in a state.
+    /// Counts a call made in a state.
     pub fn call(&mut self, call: &'static str, state: &'static str, done: bool) {
         let ended = self.calls.entry((call, state)).or_default();
         if done {
@@ -52,14 +52,14 @@ impl Coverage {
         }
     }
 
-    /// What the commands met that a call gave to its device.
+    /// Counts the faults that the commands of a call met.
     pub fn commands(&mut self, call: &'static str, meetings: &Meetings) {
         for (&(opcode, meeting), times) in meetings {
             *self.commands.entry((call, opcode, meeting)).or_default() += times;
         }
     }
 
-    /// What happened in another world, too.
+    /// Adds the counts of another world.
     pub fn add(&mut self, other: &Self) {
         for (what, times) in &other.events {
             *self.events.entry(*what).or_default() += times;
@@ -74,21 +74,21 @@ impl Coverage {
         }
     }
 
-    /// How often something happened.
+    /// Returns how often something happened.
     #[must_use]
     pub fn times(&self, what: &str) -> u64 {
         let these = self.events.iter().filter(|((deed, _), _)| *deed == what);
         these.map(|(_, times)| times).sum()
     }
 
-    /// All that it came to.
+    /// Returns all results of an action or fault.
     #[must_use]
     pub fn came_to(&self, what: &str) -> BTreeSet<&'static str> {
         let these = self.events.keys().filter(|(deed, _)| *deed == what);
         these.map(|(_, came_to)| *came_to).collect()
     }
 
-    /// Faults of commands that no command has met.
+    /// Returns the faults of commands that no command has met.
     #[must_use]
     pub fn faults_never_met(&self) -> Vec<&'static str> {
         let met = |fault| {
@@ -100,7 +100,7 @@ impl Coverage {
         never.map(|(_, name)| *name).collect()
     }
 
-    /// The call and the command that met the first fault by number, if any did.
+    /// Returns the first call and its command, in the order of the keys, that met a fault, if any did.
     #[must_use]
     pub fn harmed(&self) -> Option<(&'static str, u16)> {
         let mut met = self.commands.keys();
@@ -108,7 +108,7 @@ impl Coverage {
             .map(|&(call, opcode, _)| (call, opcode))
     }
 
-    /// Calls that no world has made with success.
+    /// Returns the calls that no world has made with success.
     #[must_use]
     pub fn calls_never_done(&self) -> Vec<&'static str> {
         let done = |call: &str| {
@@ -119,7 +119,7 @@ impl Coverage {
         names.filter(|call| done(call) == 0).collect()
     }
 
-    /// What never happened: a line for each call that was never made in some states, and for each fault the calls and
+    /// Returns a line for each call that was never made in some states, and for each fault a line with the calls and
     /// commands that never met it.
     #[must_use]
     pub fn zeros(&self) -> Vec<String> {
@@ -164,7 +164,7 @@ impl Coverage {
         lines
     }
 
-    /// For people: deeds and faults, and what they came to.
+    /// Table of actions and faults, and their results.
     #[must_use]
     pub fn table(&self) -> Table {
         let mut table = Table::new();
@@ -175,7 +175,7 @@ impl Coverage {
         table
     }
 
-    /// For people: calls, done and refused, in each state.
+    /// Table of calls, done and refused, in each state.
     #[must_use]
     pub fn calls_table(&self) -> Table {
         let mut table = Table::new();
@@ -191,7 +191,7 @@ impl Coverage {
         table
     }
 
-    /// For people: what commands met, by call.
+    /// Table of the faults that commands met, by call.
     #[must_use]
     pub fn commands_table(&self) -> Table {
         let mut table = Table::new();

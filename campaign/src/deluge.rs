@@ -1,7 +1,7 @@
-//! A stranger asks for more connections than anybody decides about.
+//! A foreign node requests more connections than a program decides about.
 //!
-//! Undecided requests cost their listener memory, so there is a bound on those of one address. What is beyond it is
-//! refused, the program is not asked, and whoever has another address is served as before.
+//! Undecided requests cost their listener memory, so their number is bounded for each address. Requests beyond the
+//! bound are rejected without asking the program, and requests from other addresses are served as before.
 
 use dat_core::cm::wire::Message;
 use udapl::{ConnQual, CrHandle, EvdFlags, Event, PspFlags};
@@ -10,15 +10,15 @@ use crate::calls;
 use crate::stranger::{Address, STRANGER, a_request, datagram};
 use crate::world::World;
 
-/// Where these requests go.
+/// Qualifier of these requests.
 const DELUGE_QUAL: u64 = 0x1_0000_007b;
 /// Requests beyond the bound.
 const MORE: u32 = 64;
-/// Requests that come before the program looks.
+/// Requests that arrive before the program dequeues.
 const AT_A_TIME: u32 = 64;
 
 impl World {
-    /// A request of a stranger's comes, unlike any before.
+    /// Delivers a request of a foreign node, unlike any before.
     pub fn stranger_asks(&mut self, side: usize, to: Address, qual: u64) {
         let number = u32::try_from(self.next_number()).unwrap_or(u32::MAX);
         let mut req = a_request(to, qual);
@@ -29,7 +29,7 @@ impl World {
             .deliver(&card, &datagram(STRANGER, to, number, &mad));
     }
 
-    /// A program looks after its connections, and not at its events.
+    /// Lets a program serve its connections without dequeuing its events.
     pub fn look_after(&mut self, side: usize) {
         self.timed(side, calls::PROGRESS, |world| {
             if let Some(open) = &mut world.sides[side].open {
@@ -38,7 +38,7 @@ impl World {
         });
     }
 
-    /// Asks a service point of its own, whose program decides about nothing.
+    /// Floods a service point of its own, whose program decides about no request.
     pub fn deluge(&mut self, side: usize) {
         let most = dat_core::cm::Config::default().max_pending_per_peer;
         let requests = u32::try_from(most).expect("some thousands") + MORE;

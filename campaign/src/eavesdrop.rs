@@ -1,17 +1,17 @@
-//! A stranger that has seen the others' packets, and uses all of them but for what is secret.
+//! An attacker that has seen the others' packets, and uses everything in them but the secrets.
 //!
-//! It knows addresses, GUIDs, service IDs, queue pair numbers, virtual addresses and the public part of keys, and what
-//! messages look like and how they follow each other. What keeps it out is what `dat_mlx::provider` draws: packet
-//! sequence numbers, and what stands in datagrams between two others (communication and transaction IDs), and the
-//! variants of keys. Two strangers come of it:
+//! It knows addresses, GUIDs, service IDs, queue pair numbers, virtual addresses and the public part of keys, and the
+//! form and order of messages. It does not know the numbers that `dat_mlx::provider` draws at random: packet sequence
+//! numbers, the communication and transaction IDs in datagrams between two others, and the variants of keys. There
+//! are two such attackers:
 //!
-//! - One sends from its own address. It may even know communication IDs: names belong to the address that they come
+//! - One sends from its own address. It may even know communication IDs: each ID belongs to the address that it comes
 //!   from (`dat_core::cm`).
-//! - One sends in another's name from beside the path: it does not see what it forges answers to. It must guess, and a
-//!   guess is one in 2^24 or 2^32. Here it never guesses right: numbers that a connection has used or will use soon are
-//!   left out, for RC has no other proof of who sends. A REQ in another's name is not made to name a queue pair that
-//!   this other has: IBTA volume 1, 12.9.8.3.1 takes it for a peer that has lost its state, and ends the old connection
-//!   (docs/decisions/strangers.md).
+//! - One spoofs another's address from beside the path, so it does not see the answers. It must guess, and a guess
+//!   succeeds once in 2^24 or 2^32. Here it never guesses right: numbers that a connection has used or will use soon
+//!   are left out, because RC has no other proof of the sender. A spoofed REQ does not name a queue pair that the
+//!   spoofed node has: IBTA volume 1, 12.9.8.3.1 takes it for a peer that has lost its state, and ends the old
+//!   connection (docs/decisions/strangers.md).
 
 use dat_core::cm::wire::{
     DrepRepr, DreqRepr, Mad, Message, MraRepr, RejRepr, RejectReason, Rejected, RtuRepr,
@@ -26,16 +26,16 @@ use rand::Rng;
 use crate::stranger::STRANGER;
 use crate::world::{HEARD, World};
 
-/// Numbers before and behind those in use that it does not guess: more than a connection of a world lives through.
+/// Distance to the numbers in use that the attacker does not guess: more than a connection of a world uses.
 const NEAR: u32 = 8192;
-/// Private data of a request whose address is not the one that it comes from. No program is asked about it.
+/// Private data of a request with a spoofed address. No program is asked about it.
 pub const LIE: &[u8] = b"from elsewhere";
 const PSN_MASK: u32 = 0xff_ffff;
-/// A queue pair number that no adapter of a world has yet.
+/// Queue pair numbers that no adapter of a world uses.
 const NOBODYS: std::ops::Range<u32> = 0x10_0000..0x20_0000;
 
 impl World {
-    /// The stranger sends something made of a packet that it has seen.
+    /// Sends a packet made from one that the attacker has seen.
     pub fn echo(&mut self) {
         let at = self.random.random_range(0..HEARD);
         let own = self.random.random_bool(0.5);
@@ -105,8 +105,7 @@ impl World {
         }
     }
 
-    /// A packet sequence number that is none of a queue pair's, at an edge of what it makes a difference between, or
-    /// anywhere.
+    /// Returns a PSN outside the queue pair's window, at a boundary or random.
     fn wrong_psn(&mut self, side: usize, qpn: u32) -> Option<u32> {
         let edges = [
             NEAR,
@@ -136,8 +135,7 @@ impl World {
         (!used.iter().any(near)).then_some(psn)
     }
 
-    /// The packet with another operation perhaps, with the wrong variants of its keys, and with bytes that are
-    /// nobody's.
+    /// Returns the packet with wrong key variants and other payload, and perhaps another operation.
     fn reshaped(&mut self, packet: &Packet<'_>) -> Vec<u8> {
         let (bits, keep) = (
             self.random.random_range(0..0x18),
@@ -198,8 +196,8 @@ impl World {
         .emit()
     }
 
-    /// What a node says in its own name with all names that it has seen in a message of others: the message itself, or
-    /// one that would follow.
+    /// Returns what a node sends in its own name with all IDs it has seen in another's message: the message itself,
+    /// or one that would follow.
     fn said_by_another(&mut self, transaction: u64, message: Message) -> Mad {
         let (local, remote, qpn) = match &message {
             Message::Req(req) => (req.local_comm_id, 0, req.local_qpn),
@@ -259,7 +257,7 @@ impl World {
         follows.to_mad(transaction)
     }
 
-    /// What a node beside the path says in another's name: the same message, with names that it had to guess.
+    /// Returns what a node beside the path sends in another's name: the same message, with guessed IDs.
     fn said_in_anothers_name(&mut self, mut message: Message) -> Mad {
         let (local, remote): (u32, u32) = (self.random.random(), self.random.random());
         let qpn = self.random.random_range(NOBODYS);
@@ -284,7 +282,7 @@ impl World {
     }
 }
 
-/// Private data of nobody in this world; four bytes in front say how much there is.
+/// Clears private data behind the first four bytes, which hold its length, so that no program of this world knows it.
 fn anonymous(data: &mut [u8]) {
     data[4..].fill(0);
 }

@@ -1,40 +1,40 @@
-//! An endpoint, and what is known of it.
+//! An endpoint, and its known state.
 
 use std::collections::VecDeque;
 
 use udapl::EpHandle;
 
-/// An endpoint that will hear of its peer's end.
+/// An endpoint that must get an event when its peer's adapter is gone.
 pub struct Farewell {
-    /// Side, its opening, and the endpoint's place.
+    /// Side, its opening, and the endpoint's index.
     pub to: (usize, u64, usize),
     pub link: usize,
-    /// In the world's time.
+    /// Deadline, in the world's time.
     pub by: u64,
     pub turns: u32,
 }
 
-/// DTOs of an endpoint that are not known to be done, each way.
+/// Most DTOs of an endpoint that are not known to be done, in each direction.
 pub const WINDOW: usize = 4;
 
-/// What was posted.
+/// Kind of a posted request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Message of the number.
+    /// A Send of the message of this number.
     Send,
-    /// The same, and it takes this context of the peer's away.
+    /// A Send that also invalidates this context of the peer.
     Invalidate(u32),
-    /// To the peer's slot.
+    /// A Write to the peer's slot.
     Write,
-    /// From the peer's slot.
+    /// A Read from the peer's slot.
     Read,
-    /// Of one more, at the peer's counter.
+    /// An atomic Fetch and Add of one, at the peer's counter.
     Count,
     /// A Write of no bytes.
     Empty,
-    /// To memory of the peer's that may be gone, and with keys that may be void.
+    /// A Write to memory of the peer that may be gone, with a key that may be void.
     Attack,
-    /// Of a memory window: which of the adapter's.
+    /// A bind of the adapter's memory window with this index.
     Bind(usize),
 }
 
@@ -45,22 +45,23 @@ pub struct Work {
     pub kind: Kind,
     pub slot: usize,
     pub bytes: usize,
-    /// The key it names, if that was void when it was posted, or nobody's to take away who is told to take it.
+    /// The key it names, if that key was void when the request was posted, or if the request tries to invalidate a
+    /// key that peers may not invalidate.
     pub void: Option<(u64, u32)>,
 }
 
-/// How far a connection is.
+/// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// None, and none is asked for.
+    /// Not connected, and no connection requested.
     Idle,
-    /// A reserved service point has it.
+    /// Reserved for a service point.
     Reserved,
-    /// Asked for: an event will say what came of it.
+    /// Requested: an event will report the result.
     Pending,
-    /// There: its number.
+    /// Connected, with the connection's number.
     Up,
-    /// Its end was asked for or told; what was posted comes back.
+    /// The end was requested or reported; posted requests are flushed.
     Over,
 }
 
@@ -69,22 +70,22 @@ pub struct End {
     /// `None`: it was freed, and no other could be made yet.
     pub ep: Option<EpHandle>,
     pub phase: Phase,
-    /// The connection, by its place in the world's list, and which end of it this is.
+    /// The connection, by its index in the world's list, and which end of it this endpoint is.
     pub link: Option<(usize, usize)>,
     pub requests: VecDeque<Work>,
-    /// Cookies of receives; the slot is the cookie's rest.
+    /// Cookies of receives; the low byte of a cookie is its slot.
     pub receives: VecDeque<u64>,
-    /// Slots are taken in turn.
+    /// Number of the next request, from which its slot follows.
     pub next_request: usize,
     pub next_receive: usize,
-    /// Its buffers come from the adapter's shared receive queue.
+    /// The endpoint takes receive buffers from the adapter's shared receive queue.
     pub shares: bool,
-    /// It was asked to end gracefully: its requests up to this number are done first.
+    /// A graceful disconnect was requested: the endpoint's requests up to this number must complete first.
     pub drains: Option<u64>,
 }
 
 impl End {
-    /// Requests that hold a slot.
+    /// Returns the number of requests that hold a slot.
     pub fn holding(&self) -> usize {
         let holds = |work: &&Work| work.kind != Kind::Empty;
         self.requests.iter().filter(holds).count()
@@ -92,7 +93,7 @@ impl End {
 }
 
 impl End {
-    /// One that is made just now.
+    /// Returns a newly made endpoint.
     pub const fn new(ep: Option<EpHandle>, shares: bool) -> Self {
         Self {
             ep,
@@ -108,7 +109,8 @@ impl End {
     }
 }
 
-/// A connection as it is told by the private data of the request: who asked, and for the how manieth time.
+/// The identity of a connection, as sent in the private data of the request: the requester, and the number of its
+/// attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name {
     pub side: usize,
@@ -117,7 +119,7 @@ pub struct Name {
 }
 
 impl Name {
-    /// As private data.
+    /// Returns the private data.
     pub fn bytes(self) -> [u8; 16] {
         let mut bytes = [0; 16];
         let place = (self.side as u64) << 32 | self.end as u64;
@@ -126,7 +128,7 @@ impl Name {
         bytes
     }
 
-    /// Read back, if private data begins so.
+    /// Parses private data that begins with a name.
     pub fn read(data: &[u8]) -> Option<Self> {
         let word = |at: usize| Some(u64::from_be_bytes(data.get(at..at + 8)?.try_into().ok()?));
         let (place, number) = (word(0)?, word(8)?);
@@ -138,11 +140,11 @@ impl Name {
     }
 }
 
-/// What has happened to a connection that its one end has asked to be over once all it has posted is done.
+/// The reason recorded for a connection that one end disconnects gracefully.
 pub const GRACEFUL: &str = "a graceful disconnect";
 
 impl Link {
-    /// Something happens to it that may end it. The first thing counts, unless that lets what is posted be done.
+    /// Records an event that may end the connection. The first one counts, unless it lets posted requests complete.
     pub fn spoil(&mut self, why: &'static str) {
         if self.spoiled.is_none_or(|before| before == GRACEFUL) {
             self.spoiled = Some(why);
@@ -151,14 +153,14 @@ impl Link {
 }
 
 impl Link {
-    /// Whether it is, or may become, one of a side's.
+    /// Returns whether the connection is, or may become, one of this side.
     pub fn concerns(&self, side: usize, place: usize) -> bool {
         self.anybody == Some(place) || self.ends.iter().any(|&(other, ..)| other == side)
     }
 }
 
 impl Kind {
-    /// Whether it takes a receive of the peer's.
+    /// Returns whether the request consumes a receive of the peer.
     pub const fn is_message(self) -> bool {
         matches!(self, Self::Send | Self::Invalidate(_))
     }
@@ -168,20 +170,20 @@ impl Kind {
 pub struct Sent {
     pub number: u64,
     pub bytes: usize,
-    /// The context that it takes away.
+    /// The context that it invalidates.
     pub takes: Option<u32>,
 }
 
 /// A connection.
 pub struct Link {
-    /// Side, its opening, and the endpoint's place: of who asked, and of who accepted.
+    /// Side, its opening, and the endpoint's index: of the requester, and of the acceptor.
     pub ends: [(usize, u64, usize); 2],
     /// Messages under way from each end.
     pub sent: [VecDeque<Sent>; 2],
-    /// The function of which any instance may accept, until one does.
+    /// The function of which any instance may accept, until one accepts.
     pub anybody: Option<usize>,
-    /// Which ends have heard that it is there.
+    /// Ends that have got the event that the connection is established.
     pub up: [bool; 2],
-    /// What has happened that may end it, if anything has.
+    /// The first event that may end the connection, if any.
     pub spoiled: Option<&'static str>,
 }

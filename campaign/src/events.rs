@@ -1,4 +1,4 @@
-//! What adapters hear, and what has to be true then.
+//! Events of adapters, and the checks at each event.
 
 use rand::Rng;
 use udapl::{
@@ -12,7 +12,7 @@ use crate::side::offered_tag;
 use crate::world::World;
 
 impl World {
-    /// Takes all events of a side.
+    /// Dequeues all events of a side.
     pub fn events(&mut self, side: usize) {
         self.crowd(side);
         if let Some(open) = &mut self.sides[side].open {
@@ -34,7 +34,7 @@ impl World {
             self.event(side, event);
         }
         if let Some(open) = &mut self.sides[side].open {
-            // All there was to hear is heard.
+            // All events are dequeued.
             open.crowded = open.spent;
         }
         let one = &self.sides[side];
@@ -48,7 +48,7 @@ impl World {
         self.let_go(side);
     }
 
-    /// Takes an event.
+    /// Handles an event.
     pub fn event(&mut self, side: usize, event: Event) {
         self.tell(side, format_args!("{event:?}"));
         match event {
@@ -88,12 +88,12 @@ impl World {
         }
     }
 
-    /// Endpoints whose connection is over begin again, once all that was posted has come back.
+    /// Resets endpoints whose connection is over, once all posted requests have completed.
     fn rewind(&mut self, side: usize) {
         let Some(open) = &self.sides[side].open else {
             return;
         };
-        // A dead adapter's stay DISCONNECTED until it is opened anew.
+        // Endpoints of a dead adapter stay DISCONNECTED until it is opened again.
         if open.dead {
             return;
         }
@@ -108,7 +108,7 @@ impl World {
         }
     }
 
-    /// The connection of a name.
+    /// Returns the connection of a name.
     pub fn link(&mut self, name: Name) -> usize {
         if let Some(link) = self.by_name.get(&name) {
             return *link;
@@ -126,7 +126,7 @@ impl World {
         link
     }
 
-    /// A connection with an adapter that something was put into may end at any time.
+    /// Records that a connection with an adapter under a fault may end at any time.
     pub fn spoil_if_tampered(&mut self, link: usize, side: usize) {
         let one = self.sides.get(side);
         if one.is_some_and(|one| one.tampered) {
@@ -134,7 +134,7 @@ impl World {
         }
     }
 
-    /// Something happened to an endpoint's connection that may end it.
+    /// Records an event at an endpoint's connection that may end it.
     pub fn spoil_end(&mut self, why: &'static str, side: usize, at: usize) {
         let link = self.sides[side]
             .open
@@ -150,7 +150,7 @@ impl World {
             return;
         };
         let Some(at) = open.end_of(ep) else {
-            // It was freed meanwhile.
+            // The endpoint was freed meanwhile.
             return;
         };
         let end = &mut open.ends[at];
@@ -187,7 +187,7 @@ impl World {
         self.needs_a_reason(side, at, came_to);
     }
 
-    /// A connection does not end, and nothing fails on it, for nothing.
+    /// Checks that a connection ends, and a request on it fails, only for a recorded reason.
     pub fn needs_a_reason(&self, side: usize, at: usize, what: &str) {
         let open = self.sides[side].open.as_ref().expect("it has an event");
         if let Some((link, _)) = open.ends[at].link {
@@ -233,7 +233,7 @@ impl World {
         }
     }
 
-    /// The oldest request of an endpoint is done.
+    /// Removes the oldest request of an endpoint, which is done.
     fn oldest(&mut self, side: usize, at: usize, cookie: u64, status: DtoStatus) -> Work {
         let open = self.sides[side].open.as_mut().expect("it has an event");
         let end = &mut open.ends[at];
@@ -260,7 +260,7 @@ impl World {
         work
     }
 
-    /// Something posted to an endpoint has failed: that is its connection's end.
+    /// Handles a failed request of an endpoint: its connection ends.
     fn failed(&mut self, side: usize, at: usize, status: DtoStatus) {
         let open = self.sides[side].open.as_mut().expect("it has an event");
         let end = &mut open.ends[at];
@@ -310,7 +310,7 @@ impl World {
         let (link, own) = end.link.expect("it was posted on a connection");
         let other = self.links[link].ends[1 - own];
         let (peer, opening, there) = other;
-        // Its next peer writes to the same slots, and may have done so before we hear of this.
+        // The endpoint's next peer writes to the same slots, and may have done so before this event.
         let later = &self.links[link + 1..];
         let overwritten = later.iter().any(|link| link.ends.contains(&other));
         let slot = there * WINDOW + work.slot;
@@ -362,7 +362,7 @@ impl World {
         }
     }
 
-    /// The slot of the buffer that a receive was.
+    /// Returns the slot of a completed receive.
     fn buffer(&mut self, side: usize, at: usize, done: &DtoCompletion) -> usize {
         let open = self.sides[side].open.as_mut().expect("it has an event");
         let end = &mut open.ends[at];

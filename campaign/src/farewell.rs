@@ -1,20 +1,21 @@
-//! Who goes says so: the peers of an adapter that is closed or dropped hear that their connections are over, and soon.
+//! Notification of close: the peers of an adapter that is closed or dropped must soon learn that their connections
+//! are over.
 //!
-//! A peer that was never told would learn it from a request that nobody acknowledges, or never. So whoever was
-//! connected to an adapter that went in health, over a wire in health, has [`SOON`] to hear of it.
+//! A peer without notification would learn of the close only from a request that is not acknowledged, or never. So
+//! every peer of a healthy adapter, over a healthy wire, must get the event within [`SOON`].
 
 use std::time::Duration;
 
 use crate::end::{Farewell, Phase};
 use crate::world::World;
 
-/// Until then the message has come.
+/// Time in which the message must arrive.
 const SOON: Duration = Duration::from_millis(20);
 /// Turns of the peer's program after that.
 const TURNS: u32 = 2;
 
 impl World {
-    /// Ends of connections with a side that is about to go, whose programs will hear of it.
+    /// Returns the endpoints connected with a side that is about to close, whose programs must get an event.
     pub fn bereaved(&self, side: usize) -> Vec<Farewell> {
         let one = &self.sides[side];
         let well = one.open.as_ref().is_some_and(|open| !open.dead) && !one.tampered;
@@ -38,14 +39,14 @@ impl World {
         self.links.iter().enumerate().filter_map(of_link).collect()
     }
 
-    /// The side has gone.
+    /// Records that the side has closed.
     pub fn gone(&mut self, bereaved: Vec<Farewell>) {
         let by = self.now() + u64::try_from(SOON.as_nanos()).expect("a moment");
         let timed = bereaved.into_iter().map(|one| Farewell { by, ..one });
         self.farewells.extend(timed);
     }
 
-    /// Sees who has heard, and who should have.
+    /// Checks which programs got the event, and which should have.
     pub fn farewells_heard(&mut self) {
         let now = self.now();
         let mut left = std::mem::take(&mut self.farewells);

@@ -1,5 +1,5 @@
-//! The flood: more requests to connect than anybody asked for, all well-formed, at a service point that an honest
-//! client asks, too, and whose program has a connection that carries messages.
+//! A flood: far more connection requests than programs make, all well-formed, at one service point. An honest client
+//! uses the same service point, and the listening program has a connection that carries messages.
 //!
 //! ```text
 //! a client --+-- messages, a window at a time -->  a program that listens, takes
@@ -7,10 +7,10 @@
 //! strangers ---- so many requests each turn -->
 //! ```
 //!
-//! A turn is [`TURN`] of virtual time: strangers send, both programs look after everything once, and messages travel.
-//! First there is peace, then the flood, in which the same is counted, and then the flood is over and what it left
-//! behind goes away. One request in four comes from a stranger's own address; the others each in the name of an address
-//! of their own, which nobody has.
+//! A turn is [`TURN`] of virtual time: the attackers send, both programs handle everything once, and messages travel.
+//! First comes a phase without attack, then the flood, in which the same is counted, and then the flood ends and its
+//! remains expire. One request in four comes from an attacker's own address; each of the others is spoofed from a
+//! different address that no node has.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -28,73 +28,74 @@ use crate::keys::Region;
 use crate::side::{CONN_QUAL, Manner, Open, Side};
 use crate::stranger::{Address, STRANGER, a_request, datagram};
 
-/// Virtual time of a turn: what a program needs to take in some hundred requests.
+/// Virtual time of a turn: enough for a program to take some hundred requests.
 pub const TURN: Duration = Duration::from_micros(200);
-/// Messages on their way at a time.
+/// Most messages under way.
 const WINDOW: usize = 8;
 /// Bytes of a message.
 const BYTES: u64 = 1024;
 /// Turns between an honest client's connects, and between its attempts.
 const PAUSE: u64 = 5;
-/// Turns of peace that are counted.
+/// Turns counted before the flood.
 const PEACE: u64 = 512;
-/// How long an honest client waits for an answer before it tries again.
+/// Time for which an honest client waits for an answer before it tries again.
 const PATIENCE: Timeout = Timeout::from_micros(20_000_000);
-/// Turns in which the last connection of the flood has to come to something.
+/// Turns in which the last connection attempt of the flood has to end.
 const LAST: u64 = 200_000;
-/// What is left of a request is gone by then (docs/decisions/strangers.md).
+/// Time after which the remains of a request are gone (docs/decisions/strangers.md).
 const GONE: Duration = Duration::from_secs(200);
-/// What the honest client and the traffic say of themselves.
+/// Private data of the honest client and of the traffic's connection.
 const HONEST: &[u8] = b"honest";
 
 const LISTENER: [u8; 6] = [2, 0xca, 0, 0, 1, 0];
 const CLIENT: [u8; 6] = [2, 0xca, 0, 0, 1, 1];
 
-/// What is sent.
+/// The size of a flood.
 #[derive(Clone, Copy, Debug)]
 pub struct Flood {
     /// Requests in all.
     pub requests: u32,
-    /// Each turn.
+    /// Requests per turn.
     pub per_turn: u32,
 }
 
-/// What was counted in peace, or in the flood.
+/// Counts of one phase, without the flood or in it.
 #[derive(Clone, Debug, Default)]
 pub struct Counted {
-    /// Turns.
+    /// Turns of the phase.
     pub turns: u64,
     /// Messages of the established connection that arrived.
     pub messages: u64,
-    /// What each connect of the honest client took, and how many datagrams the listener handled meanwhile.
+    /// Duration of each connect of the honest client, with the number of datagrams that the listener handled
+    /// meanwhile.
     pub connects: Vec<(Duration, u64)>,
-    /// Its attempts that were refused or came to nothing.
+    /// Attempts of the honest client that were refused or timed out.
     pub refused: u64,
     /// Datagrams that the listener's connection manager handled.
     pub handled: u64,
-    /// Requests the program was asked about and refused.
+    /// Requests the program was asked about and rejected.
     pub asked: u64,
     /// Real time in calls of the listening program.
     pub real: Duration,
 }
 
-/// What a flood came to.
+/// Results of a flood.
 #[derive(Clone, Debug, Default)]
 pub struct Ebb {
-    /// Without the flood.
+    /// Counts without the flood.
     pub peace: Counted,
-    /// In it.
+    /// Counts in the flood.
     pub flood: Counted,
-    /// Connections in whatever state that the listener's connection manager held: before, at most, and after.
+    /// Connections in any state in the listener's connection manager: before, at most, and after.
     pub connections: [usize; 3],
-    /// How long after the flood it held as many as before.
+    /// Time after the flood until it held as many as before.
     pub gone_after: Duration,
-    /// Bytes of the process: before the flood, and at most. The simulator's are among them.
+    /// Resident bytes of the process, the simulator's included: before the flood, and at most.
     pub resident: [u64; 2],
 }
 
 impl Ebb {
-    /// What a request costs the listener in real time, the simulator's work for the answer included.
+    /// Returns the listener's real time for one request, the simulator's work for the answer included.
     #[must_use]
     pub fn each(&self) -> Duration {
         let turns = u32::try_from(self.flood.turns).unwrap_or(u32::MAX);
@@ -105,13 +106,13 @@ impl Ebb {
 }
 
 impl Counted {
-    /// Messages of each turn.
+    /// Returns the messages of each turn.
     #[must_use]
     pub fn per_turn(&self) -> f64 {
         self.messages as f64 / self.turns.max(1) as f64
     }
 
-    /// The longest connect.
+    /// Returns the longest connect.
     #[must_use]
     pub fn longest(&self) -> (Duration, u64) {
         self.connects.iter().copied().max().unwrap_or_default()
@@ -125,7 +126,7 @@ impl Counted {
 }
 
 struct Ends {
-    /// Of the traffic, and of what the honest client asks for: at the client, or at the listener.
+    /// Endpoints of the traffic and of the honest client's requests, at the client or at the listener.
     traffic: EpHandle,
     honest: EpHandle,
 }
@@ -135,13 +136,13 @@ struct Shore {
     /// The listener, and the client.
     sides: [Side; 2],
     ends: [Ends; 2],
-    /// Messages on their way.
+    /// Messages under way.
     sent: usize,
-    /// When the client asked first, and how many datagrams the listener had handled then.
+    /// Time of the client's first attempt, and the number of datagrams the listener had handled then.
     asked_at: Option<(u64, u64)>,
-    /// It is asking now.
+    /// The client has a request under way.
     asks: bool,
-    /// Turns until it asks again.
+    /// Turns until the next request of the client.
     pause: u64,
     counted: Counted,
 }
@@ -186,7 +187,7 @@ fn piece(region: &Region, slot: usize) -> LmrTriplet {
     }
 }
 
-/// Bytes of the process that are in memory.
+/// Returns the resident bytes of the process.
 fn resident() -> u64 {
     let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = statm.split_whitespace().nth(1);
@@ -282,7 +283,7 @@ impl Shore {
         asked.expect("it may ask");
     }
 
-    /// Everybody does everything once, strangers on both sides of the client.
+    /// Runs one turn: every program acts once, and attackers send on both sides of the client.
     fn turn(&mut self, mut wave: impl FnMut(&mut Self)) {
         self.counted.turns += 1;
         let started = Instant::now();
@@ -296,7 +297,7 @@ impl Shore {
         self.pause = self.pause.saturating_sub(1);
         if !self.asks && self.pause == 0 {
             let ep = self.ends[1].honest;
-            // It may be on its way to DISCONNECTED still.
+            // It may still be on its way to DISCONNECTED.
             if self.open(1).ia.ep_reset(ep).is_ok() {
                 let now = (self.now(), self.handled());
                 self.asked_at.get_or_insert(now);
@@ -403,7 +404,7 @@ impl Shore {
         }
     }
 
-    /// So many turns, with so many requests each, and then until the client's connect has come to something.
+    /// Runs this many turns, with the requests of each, and then until the client's connect has ended.
     fn count(&mut self, turns: u64, mut wave: impl FnMut(&mut Self)) -> (Counted, usize) {
         self.counted = Counted::default();
         let before = self.open(0).ia.cm_counters();
@@ -426,16 +427,16 @@ impl Shore {
     }
 }
 
-/// An address that nobody has, the one of this number.
+/// Returns the address of this number, which no node has.
 fn nobodys(number: u32) -> Address {
     let [a, b, c, d] = number.to_be_bytes();
     Address::of_mac([2, 0xee, a, b, c, d])
 }
 
-/// Sends a flood, and counts what is left for others.
+/// Runs a flood, and counts the service left for others.
 ///
 /// # Panics
-/// The established connection ends, or fails a message.
+/// If the established connection ends, or fails a message.
 #[must_use]
 pub fn flood(plan: Flood) -> Ebb {
     let mut shore = Shore::new();
@@ -485,7 +486,7 @@ pub fn flood(plan: Flood) -> Ebb {
     }
 }
 
-/// For people: floods of so many requests at several rates.
+/// Table of floods of this many requests at several rates.
 #[must_use]
 pub fn flood_table(requests: u32, rates: &[u32]) -> Table {
     let mut table = Table::new();

@@ -1,4 +1,4 @@
-//! What an adapter makes of its memory for its peers: regions, windows, and keys that become void.
+//! Memory of an adapter for its peers: regions, windows, and keys that become void.
 
 use udapl::{DmaMemory, Ia, MemPrivFlags, PzHandle};
 
@@ -34,13 +34,13 @@ impl Open {
         Ok(Region { memory, lmr })
     }
 
-    /// Memory of one slot that peers may write to.
+    /// Registers memory of one slot that peers may write to.
     pub fn lend(&mut self) -> Result<(), udapl::DatError> {
         let memory = self.slot();
         self.lend_this(memory)
     }
 
-    /// Memory of one slot that nobody may reach.
+    /// Allocates memory of one slot that no peer may access.
     pub fn slot(&self) -> DmaMemory {
         udapl::alloc(&self.ia, bytes::STRIDE).expect("the host has memory")
     }
@@ -62,7 +62,7 @@ impl Open {
         Ok(())
     }
 
-    /// Keys to memory that peers may write to now.
+    /// Returns keys to memory that peers may write to now.
     pub fn granted(&self) -> impl Iterator<Item = Key> {
         let loose = self.loose.iter().map(|loose| loose.key);
         let windows = self.veils.iter().filter_map(|veil| veil.key);
@@ -75,7 +75,7 @@ impl Open {
         loose.chain(windows).chain([written])
     }
 
-    /// The key of what peers may only read. It was never good for writing.
+    /// Returns the key of memory that peers may only read. It was never valid for writing.
     pub fn to_be_read(&self) -> Key {
         Key {
             address: self.offered.lmr.registered_address,
@@ -85,7 +85,7 @@ impl Open {
         }
     }
 
-    /// Keys that peers know of memory that comes and goes: what is freed is written to as eagerly.
+    /// Returns keys that peers know of memory that comes and goes: peers write to freed memory as often.
     pub fn told(&self) -> impl Iterator<Item = Key> {
         let there = self.loose.iter().map(|loose| loose.key);
         let of = |veil: &Veil| {
@@ -99,12 +99,12 @@ impl Open {
         self.gone.iter().copied().chain(there).chain(windows)
     }
 
-    /// The place in [`Open::told`] of the key that became void last.
+    /// Returns the index in [`Open::told`] of the key voided last.
     pub fn youngest_void(&self) -> Option<usize> {
         self.gone.len().checked_sub(1)
     }
 
-    /// A key that peers were told is void from now on.
+    /// Records that a key known to peers is void from now on.
     pub fn remember(&mut self, key: Key, number: u64) {
         self.gone.push(Key {
             void: Some(number),
@@ -115,8 +115,8 @@ impl Open {
         }
     }
 
-    /// The last bind of a window is done. If it left the window bound, the keys from before are void; if not, nobody
-    /// may reach the memory behind it any more.
+    /// Handles the end of the last bind of a window. If the window is bound, the earlier keys are void; if not, no
+    /// peer may access the memory behind it any more.
     pub fn bind_done(&mut self, at: usize, bound: bool, number: u64) {
         let veil = &mut self.veils[at];
         let mut void = std::mem::take(&mut veil.before);
@@ -130,29 +130,29 @@ impl Open {
         }
     }
 
-    /// Contexts that peers may take away, and that are there.
+    /// Returns the contexts that peers may invalidate now.
     pub fn yielded(&self) -> impl Iterator<Item = u32> {
         let there = self.veils.iter().filter(|veil| veil.binds == 0);
         let keys = there.filter_map(|veil| veil.key);
         keys.filter(|key| key.yields).map(|key| key.context)
     }
 
-    /// Whether peers may take a context away, if it is there. Of a bind that is not heard of this program does not know
-    /// that.
+    /// Returns whether peers may invalidate a context, if it exists. The program does not know this of a bind whose
+    /// completion it has not seen.
     pub fn yields(&self, context: u32) -> bool {
         let mut told = self.told();
         told.any(|key| key.context == context && key.yields && key.void.is_none())
     }
 
-    /// A peer was told to take away a context. Whether it is the first one, and the context one that is there to be
-    /// taken.
+    /// Records that a peer was told to invalidate a context. Returns whether this is the first such request, for a
+    /// context that exists.
     pub fn claim(&mut self, context: u32) -> bool {
         let of = |veil: &&mut Veil| veil.key.is_some_and(|key| key.context == context);
         let veil = self.veils.iter_mut().find(of);
         veil.is_some_and(|veil| !std::mem::replace(&mut veil.claimed, true))
     }
 
-    /// A peer has taken away a context: from now on nobody reaches what it stood for.
+    /// Records that a peer has invalidated a context: no peer may access the memory behind it from now on.
     pub fn taken(&mut self, context: u32, number: u64) {
         for at in 0..self.veils.len() {
             let veil = &mut self.veils[at];
@@ -165,7 +165,7 @@ impl Open {
         }
     }
 
-    /// This program hears that a peer has taken away a context.
+    /// Records that this program has learnt of an invalidation.
     pub fn heard_of(&mut self, context: u32, number: u64) {
         self.taken(context, number);
         for veil in &mut self.veils {
@@ -175,7 +175,7 @@ impl Open {
         }
     }
 
-    /// What has become of windows whose binds nobody heard of.
+    /// Handles windows whose bind completions were lost.
     pub fn binds_lost(&mut self, number: u64) {
         for at in 0..self.veils.len() {
             let veil = &self.veils[at];
@@ -188,7 +188,7 @@ impl Open {
         }
     }
 
-    /// Whether a key opens something now.
+    /// Returns whether a key opens memory now.
     pub fn is_live(&self, address: u64, context: u32) -> bool {
         let mut told = self.told();
         told.any(|key| key.void.is_none() && (key.address, key.context) == (address, context))

@@ -1,4 +1,4 @@
-//! The end of a world: nothing goes wrong any more, and it becomes quiet.
+//! The end of a world: faults stop, and all activity has to end.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use crate::end::Phase;
 use crate::side::ENDS;
 use crate::world::World;
 
-/// How often a function may refuse to be opened when all is healed.
+/// Most refused openings of a function after all faults are gone.
 const ATTEMPTS: usize = 4;
-/// Turns, of a millisecond each, that healing may take: timeouts of the connection manager and of the transport among
-/// it.
+/// Turns, of a millisecond each, that healing may take, including timeouts of the connection manager and of the
+/// transport.
 const HEALING: u32 = 400_000;
-/// Turns, of a millisecond each, in which a sound connection carries what was posted on it.
+/// Turns, of a millisecond each, in which a sound connection completes its posted requests.
 const CARRIED: u32 = 1_000;
 
 impl World {
-    /// No faults any more, and it becomes quiet.
+    /// Ends all faults, and waits until all activity has ended.
     pub fn heal(&mut self) {
         self.healing = true;
         self.mend_wire();
@@ -26,7 +26,7 @@ impl World {
             self.release_reserved(side);
             self.make_missing(side);
         }
-        // What was put into a function and has not happened may still happen: it ends with the opening.
+        // A fault injected into a function that has not struck yet may still do so: it ends with the opening.
         for side in 0..self.sides.len() {
             if self.sides[side].tampered {
                 self.close(side);
@@ -57,7 +57,7 @@ impl World {
                 );
                 continue;
             }
-            // What is planned for commands is forgotten; a device that was dead may need another attempt.
+            // Faults that wait for commands are removed; a dead device may need another attempt.
             for _ in 0..ATTEMPTS {
                 if self.sides[side].open.is_none() {
                     self.reopen(side);
@@ -72,7 +72,7 @@ impl World {
         self.look();
     }
 
-    /// What was posted on a connection to which nothing has happened is done, before anybody ends it.
+    /// Waits until posted requests on sound connections are done, before any connection is ended.
     fn settle_work(&mut self) {
         let left = |world: &Self| {
             let mut left = Vec::new();
@@ -100,7 +100,7 @@ impl World {
         );
     }
 
-    /// Goes on until all endpoints are so far.
+    /// Runs until all endpoints have reached this phase.
     fn settle(&mut self, what: &str, done: impl Fn(Phase) -> bool) {
         let open = |world: &Self| {
             let mut left = Vec::new();

@@ -1,12 +1,13 @@
-//! Two programs that mind their own business beside everybody else, and wait for nothing longer than [`MOST`] turns.
+//! Two programs that only connect and send, beside all others. No operation of theirs may take longer than [`MOST`]
+//! turns.
 //!
 //! ```text
 //! connect --> message, message, ... --> disconnect --> connect, on other endpoints
 //! ```
 //!
-//! They have a function each, on both cards, to which nothing is done. Strangers send to them, too. Each operation is
-//! one that both have to hear of, and is counted in turns of theirs. What happens to the wire, or a call of another
-//! program that keeps everybody waiting, is no neighbour's doing: an operation that meets it is not judged.
+//! Each has a function of its own, one on each card, into which no fault is injected. Attackers send to them, too.
+//! Both must get an event of each operation, whose duration is counted in their turns. A fault of the wire, or a call
+//! of another program that blocks all others, is no fault of a neighbour: an operation that meets it is not judged.
 
 use hw_sim::SimCard;
 use udapl::{
@@ -21,19 +22,19 @@ use crate::side::{CONN_QUAL, Manner, Open, Side};
 use crate::stranger::Address;
 use crate::world::World;
 
-/// Turns that an operation may take.
+/// Most turns of an operation.
 const MOST: u64 = 8;
-/// Turns after which one that is not judged is given up.
+/// Turns after which an operation that is not judged is given up.
 const PATIENCE: u64 = 400;
 /// Turns from one operation to the next.
 const PAUSE: u64 = 4;
 /// Messages of a connection.
 const MESSAGES: u64 = 6;
 const BYTES: u32 = 64;
-/// What the client says of itself.
+/// Private data of the client.
 const WORD: &[u8] = b"a neighbour";
 
-/// What both are about.
+/// The operation under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
     Nothing,
@@ -42,19 +43,19 @@ enum Doing {
     Disconnect,
 }
 
-/// The two: who listens, and who asks.
+/// The two programs: the listener, and the client.
 pub struct Honest {
     sides: [Side; 2],
     ends: [Option<EpHandle>; 2],
     doing: Doing,
-    /// Which of them have heard that it is done.
+    /// True for a program that has got the event that the operation is done.
     are_done: [bool; 2],
-    /// Turns since it began, or was over.
+    /// Turns since the operation began, or since the last one ended.
     turns: u64,
-    /// Something has happened that may keep it from being done.
+    /// An event may have kept the operation from completing.
     is_spoiled: bool,
     messages: u64,
-    /// Connects that were refused at once, in a row.
+    /// Consecutive connects that were refused at once.
     refused: u64,
     /// The longest operation, in turns.
     pub longest: u64,
@@ -69,7 +70,7 @@ fn piece(region: &Region) -> LmrTriplet {
 }
 
 impl Honest {
-    /// On the last function of each card.
+    /// Opens both, on the last function of each card.
     pub fn new(cards: &[SimCard; 2], seed: u64, index: usize) -> Self {
         let mut card = 0;
         let sides = cards.each_ref().map(|of| {
@@ -93,7 +94,7 @@ impl Honest {
         }
     }
 
-    /// Where one of them is to be reached, and its card.
+    /// Returns the address of one of them, and its card.
     pub fn address(&self, at: usize) -> Option<(Address, usize)> {
         let side = &self.sides[at];
         let open = side.open.as_ref()?;
@@ -108,7 +109,7 @@ impl Honest {
         self.sides[at].open.as_mut().expect("it is open")
     }
 
-    /// An endpoint in place of the one that was there.
+    /// Replaces an endpoint.
     fn renew(&mut self, at: usize) -> EpHandle {
         let old = self.ends[at].take();
         let open = self.open(at);
@@ -168,7 +169,7 @@ impl Honest {
         (self.doing, self.turns, self.messages) = (Doing::Nothing, 0, u64::MAX);
     }
 
-    /// The next operation. Of a connection that was given up nothing is used any more.
+    /// Starts the next operation. Endpoints of an abandoned connection are not used again.
     fn begin(&mut self) {
         (self.turns, self.are_done, self.is_spoiled) = (0, [false; 2], false);
         match (self.messages, self.ends) {
@@ -198,7 +199,7 @@ impl Honest {
                 let none = ConnectFlags::empty();
                 let ia = &mut self.open(1).ia;
                 let asked = ia.ep_connect(ep, there, qual, patience, WORD, qos, none);
-                // The driver may not have heard yet that the port is up again.
+                // The driver may not know yet that the port is up again.
                 if let Err(error) = asked {
                     self.refused += 1;
                     assert!(self.refused < MOST, "the client may not ask: {error}");
@@ -239,14 +240,14 @@ impl Honest {
                 }
                 self.heard(at, is_it, &done);
             }
-            // Of endpoints that were given up, and of the port.
+            // Events of abandoned endpoints, and of the port.
             Event::Connection(_) | Event::Dto(_) | Event::Async(AsyncEvent::Network(_)) => {}
             Event::Async(event) => self.heard(at, false, &event),
             Event::RmrBind(_) | Event::Software(_) => panic!("honest program {at}: {event:?}"),
         }
     }
 
-    /// One has heard that what they do is done, or that it comes to nothing.
+    /// Handles an event of one program: the operation is done, or has failed.
     fn heard(&mut self, at: usize, is_it: bool, what: &dyn std::fmt::Debug) {
         if is_it {
             self.are_done[at] = true;
@@ -274,14 +275,14 @@ impl Honest {
 }
 
 impl World {
-    /// Something happens that is no neighbour's doing.
+    /// Records an event that no neighbour caused.
     pub fn spoil_honest(&mut self) {
         if let Some(honest) = &mut self.honest {
             honest.is_spoiled = true;
         }
     }
 
-    /// The honest programs have their turn, if there are any.
+    /// Runs a turn of the honest programs, if there are any.
     pub fn honest_turn(&mut self) {
         let is_disturbed = self.until.is_some() || self.now() < self.trained;
         let Some(honest) = self.honest.as_mut().filter(|_| !self.healing) else {

@@ -1,8 +1,8 @@
-//! Which calls DAT allows in which states, and what a refused one leaves.
+//! The calls that DAT allows in each state, and the states that a refused call may leave.
 
 use udapl::{DatError, EpState, ReturnType};
 
-/// The state's name, as [`crate::calls::ENDPOINT`] lists it.
+/// Returns the state's name, as [`crate::calls::ENDPOINT`] lists it.
 pub const fn name(state: EpState) -> &'static str {
     match state {
         EpState::Unconnected => "Unconnected",
@@ -17,7 +17,7 @@ pub const fn name(state: EpState) -> &'static str {
     }
 }
 
-/// Whether the network may have brought an endpoint from one state to another while a call looked around.
+/// Returns whether the network may have moved an endpoint from one state to another while a call handled input.
 fn may_have_become(before: EpState, after: EpState) -> bool {
     use EpState as S;
     match before {
@@ -34,7 +34,7 @@ fn may_have_become(before: EpState, after: EpState) -> bool {
     }
 }
 
-/// Whether a call may succeed on an endpoint in this state (uDAPL 1.2, the page of the call).
+/// Returns whether a call may succeed on an endpoint in this state (uDAPL 1.2, the page of the call).
 fn allowed(call: &str, state: EpState) -> bool {
     use EpState as S;
     match call {
@@ -67,7 +67,7 @@ fn allowed(call: &str, state: EpState) -> bool {
     }
 }
 
-/// What is wrong with the states before and after a call, if anything is. `after` is `None` when the endpoint is gone.
+/// Returns the error in the states before and after a call, if any. `after` is `None` when the endpoint is gone.
 pub fn judge(
     call: &str,
     before: EpState,

@@ -13,9 +13,9 @@ pub struct Region {
 pub struct Key {
     pub address: u64,
     pub context: u32,
-    /// The number at which it became void: nothing that was posted later comes through.
+    /// The number at which it became void: a request posted later must fail.
     pub void: Option<u64>,
-    /// Peers may take it away.
+    /// Peers may invalidate the key.
     pub yields: bool,
 }
 
@@ -25,20 +25,21 @@ pub struct Loose {
     pub key: Key,
 }
 
-/// Memory that peers reach through a window only.
+/// Memory that peers access through a window only.
 pub struct Veil {
     pub region: Region,
     pub rmr: Option<RmrHandle>,
-    /// Binds on their way.
+    /// Binds under way.
     pub binds: u32,
-    /// What the last bind posted makes of it: a key, or nothing.
+    /// The key that the last posted bind gives, or none for an unbind.
     pub key: Option<Key>,
-    /// The context that the last bind gave it.
+    /// The context that the last bind gave.
     pub context: Option<u32>,
     /// Keys that are void once the last bind is done.
     pub before: Vec<Key>,
-    /// Nobody may reach it, and it is filled and watched.
+    /// No peer may access the memory, which is filled and watched.
     pub closed: bool,
-    /// A peer was told to, and this program has not heard of it: the adapter may know more than the program.
+    /// A peer was told to invalidate the key, and this program does not know the result: the adapter may know more
+    /// than the program.
     pub claimed: bool,
 }

@@ -7,26 +7,25 @@
 //!      --> healing: what was connecting ends, what is connected ends, all is closed, opened and closed again
 //! ```
 //!
-//! What must hold is checked at every step and not by what was expected to fail: a call may fail whenever a device is
-//! faulty, but what has succeeded has happened.
+//! Each step is checked against what must always hold, not against the failures that were expected: a call may fail
+//! whenever a device is faulty, but a call that succeeded has had its effect.
 //!
 //! - A DTO completes once, in the order posted; a success moved the right bytes ([`bytes`]).
 //! - What arrives was sent, in order and whole.
-//! - No byte outside of what was granted changes: gaps between slots, memory that was freed, memory of adapters that
-//!   are closed or dropped. Peers know the keys of freed memory and go on writing.
-//! - Every call answers within [`CALL_LIMIT`] of the world's time.
-//! - A driver breaks no rule of its device, nor blames it for anything, and the device meets no address that was not
-//!   mapped.
-//! - A connection ends only if something happened to it: nothing that a stranger sends, or that happens to others, ends
-//!   it.
-//! - An event is lost only if its EVD was shorter than what could come, and then the program is told, and nothing else
-//!   is lost.
-//! - A call succeeds only in the states in which DAT allows it, and one that is refused leaves the state.
-//! - Who does nothing but connect and send is done with each of it within a few turns, whatever its neighbours do.
-//! - After healing every attempt to connect ends, every connection ends, every adapter closes with nothing left behind,
-//!   and opens again.
+//! - No byte outside of granted memory changes: gaps between slots, freed memory, memory of adapters that are closed
+//!   or dropped. Peers know the keys of freed memory and go on writing.
+//! - Every call returns within [`CALL_LIMIT`] of the world's time.
+//! - A driver breaks no rule of its device and reports no misbehaviour of it, and the device accesses no address that
+//!   is not mapped.
+//! - A connection ends only for a recorded reason: packets of attackers, and faults of others, do not end it.
+//! - An event is lost only if its EVD was shorter than the number of events that could arrive. Then the program is
+//!   told, and nothing else is lost.
+//! - A call succeeds only in the states in which DAT allows it, and a refused call leaves the state unchanged.
+//! - A program that only connects and sends completes each operation within a few turns, whatever its neighbours do.
+//! - After healing every attempt to connect ends, every connection ends, every adapter closes with nothing left
+//!   behind, and opens again.
 //!
-//! The same seed gives the same world. A failure is one line that repeats it ([`Failure`]).
+//! The same seed gives the same world. A failure prints one line that repeats it ([`Failure`]).
 #![forbid(unsafe_code)]
 
 mod blame;
@@ -72,16 +71,16 @@ use strum::{Display, EnumIter, EnumString, IntoEnumIterator};
 pub use trouble::FAULTS;
 use world::World;
 
-/// The longest that any call may take, in the world's time.
+/// The longest time that any call may take, in the world's time.
 pub const CALL_LIMIT: Duration = Duration::from_secs(200);
 
-/// What may happen in a world besides plain traffic.
+/// Faults and actions that may happen in a world besides plain traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Display, EnumIter, EnumString)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Feature {
     /// Frames are lost, repeated, delayed, reordered, changed.
     Wire,
-    /// Nothing passes in one direction or both, for a while.
+    /// No frame passes in one direction or both, for a while.
     Partition,
     /// Cables are pulled and put back.
     Flap,
@@ -91,7 +90,7 @@ pub enum Feature {
     Silent,
     /// Commands are answered late.
     Late,
-    /// The firmware asks for pages, also before it goes on, and gives them back a few at a time.
+    /// The firmware asks for pages, sometimes before it answers a command, and returns them a few at a time.
     Pages,
     /// Devices die.
     Death,
@@ -101,47 +100,46 @@ pub enum Feature {
     Reopen,
     /// Adapters are dropped without being closed.
     Drop,
-    /// Memory is freed, and peers who know its keys go on writing.
+    /// Memory is freed, and peers that know its keys go on writing.
     Frees,
-    /// Endpoints are freed in whatever state they are.
+    /// Endpoints are freed in any state.
     EpFrees,
-    /// Programs end without a word, and others begin on the same functions.
+    /// Programs end without a close, and others begin on the same functions.
     Restart,
     /// Memory windows are bound, unbound and freed, and peers go on with their keys.
     Windows,
     /// Endpoints take their buffers from shared receive queues.
     Srq,
-    /// Event dispatchers change their length under traffic, are freed while in use, are waited for.
+    /// Event dispatchers are resized under traffic, freed while in use, and waited for.
     Evds,
-    /// Service points come and go; requests are handed off, held, and bring endpoints along.
+    /// Service points are made and freed; requests are handed off, held, and arrive with endpoints.
     Listeners,
-    /// Endpoints are configured anew.
+    /// Endpoints are modified.
     Modify,
-    /// Every call, whether or not it makes sense.
+    /// Every call, in any state, sensible or not.
     Calls,
-    /// Interrupts are lost, or come for nothing.
+    /// Interrupts are lost, or spurious.
     Interrupts,
     /// Functions get another MAC address.
     Mac,
     /// Functions are pulled out, or their slot loses its link, and never come back.
     Removal,
-    /// A stranger sends requests, messages about others' connections, and packets to others' queue pairs.
+    /// An attacker sends requests, messages about others' connections, and packets to others' queue pairs.
     Strangers,
-    /// Event dispatchers hold less than what is posted, programs sleep meanwhile, and devices' event queues come to
-    /// their end.
+    /// Event dispatchers hold fewer events than requests are posted, programs sleep meanwhile, and devices' event
+    /// queues overrun.
     Overrun,
     /// Functions carry several instances, of which each is a side of its own.
     Instances,
-    /// Windows are bound so that peers may take their keys away, and peers do, and try keys that are not theirs to
-    /// take.
+    /// Windows are bound so that peers may invalidate their keys. Peers do so, and also try keys that they may not
+    /// invalidate.
     Invalidation,
-    /// Two programs that do nothing but connect and send have functions of their own, and wait for nothing (not with
-    /// [`Overrun`](Self::Overrun), which befalls them, too).
+    /// Two programs that only connect and send have functions of their own, and a bounded wait (not with
+    /// [`Overrun`](Self::Overrun), which affects them, too).
     Neighbours,
 }
 
-/// Features of one world in four. They are drawn last, in this order: a further one changes no world that is without
-/// it.
+/// Features of one world in four. They are drawn last, in this order: a further one changes no world without it.
 pub const RARE: [Feature; 3] = [
     Feature::Instances,
     Feature::Invalidation,
@@ -151,13 +149,13 @@ pub const RARE: [Feature; 3] = [
 /// A world.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// All that is random in it.
+    /// Seed of all random choices in it.
     pub seed: u64,
-    /// How many steps.
+    /// Number of steps.
     pub steps: u32,
-    /// Functions, on two cards: an even number.
+    /// Number of functions, on two cards: even.
     pub functions: u16,
-    /// What may happen.
+    /// Faults and actions that may happen.
     pub features: BTreeSet<Feature>,
 }
 
@@ -208,16 +206,16 @@ impl fmt::Display for Plan {
     }
 }
 
-/// A world in which something did not hold.
+/// A world in which a check failed.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// The world.
     pub plan: Plan,
-    /// What did not hold.
+    /// The check that failed.
     pub what: String,
-    /// The simulator's log up to there, if it was asked for.
+    /// The simulator's log up to the failure, if requested.
     pub log: Vec<u8>,
-    /// What was done and heard, if it was asked for.
+    /// Actions and events up to the failure, if requested.
     pub story: String,
 }
 
@@ -227,20 +225,20 @@ impl fmt::Display for Failure {
     }
 }
 
-/// What a world came to.
+/// Results of a world.
 pub struct Run {
-    /// What happened in it, and how often.
+    /// Counts of actions, faults and calls.
     pub coverage: Coverage,
-    /// The simulator's log, the same for the same plan; empty if it was not asked for.
+    /// The simulator's log, the same for the same plan; empty if not requested.
     pub log: Vec<u8>,
-    /// The longest that the honest programs waited for an operation, in turns, if there were any.
+    /// The longest wait of the honest programs for an operation, in turns, if there were any.
     pub longest: Option<u64>,
 }
 
-/// What is kept of a world besides what it came to.
+/// Records kept of a world besides its results.
 #[derive(Debug)]
 pub enum Record {
-    /// Nothing: the quick way.
+    /// Nothing, for speed.
     Nothing,
     /// The simulator's log.
     Log,
@@ -251,7 +249,7 @@ pub enum Record {
 /// Runs a world.
 ///
 /// # Errors
-/// Something did not hold, or something panicked.
+/// If a check failed, or a panic occurred.
 pub fn run(plan: &Plan, record: Record) -> Result<Run, Failure> {
     let sim = Sim::new(SimConfig {
         seed: plan.seed,
@@ -296,7 +294,7 @@ fn words_of(panic: &(dyn Any + Send)) -> String {
         .unwrap_or_else(|| "a panic without words".to_owned())
 }
 
-/// The smallest world that fails in the same way, as far as leaving out features and steps makes it smaller.
+/// Returns the smallest world that fails in the same way, found by leaving out features and steps.
 #[must_use]
 pub fn shrink(failure: Failure) -> Failure {
     let fails = |plan: &Plan| run(plan, Record::Nothing).err();

@@ -14,7 +14,7 @@ use campaign::{
 use clap::Parser;
 use mlx_prm::Opcode;
 
-/// Requests of a flood in each turn of the programs: what they can take in, and more.
+/// Requests of a flood in each turn of the programs: as many as they can take, and more.
 const FLOODS: [u32; 3] = [64, 256, 1024];
 
 /// Run seeded worlds of adapters, traffic and faults, and say in which of them something does not hold.
@@ -88,7 +88,7 @@ fn features(names: &str) -> anyhow::Result<BTreeSet<Feature>> {
 }
 
 impl Arguments {
-    /// One world, with whatever is to be kept of it.
+    /// Runs one world, and keeps the requested records.
     fn one(&self, plan: &Plan) -> anyhow::Result<ExitCode> {
         let record = match &self.pcap {
             Some(path) => Record::Packets(
@@ -130,7 +130,7 @@ fn parse_case(text: &str) -> Option<Case> {
     parts.next().is_none().then_some(case)
 }
 
-/// Every single fault at every command.
+/// Runs every single fault at every command.
 fn small(only: Option<&str>) -> anyhow::Result<ExitCode> {
     if let Some(text) = only {
         let one = parse_case(text).with_context(|| format!("--only {text}: no such case"))?;
@@ -180,7 +180,7 @@ fn small(only: Option<&str>) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Repeats a world in which something does not hold, and leaves its event log and its packets.
+/// Repeats a failed world, and writes its event log and its packets.
 fn keep(out: &Path, failure: &Failure) -> anyhow::Result<()> {
     fs::create_dir_all(out)?;
     let path = |what: &str| out.join(format!("{}.{what}", failure.plan.seed));
@@ -224,7 +224,7 @@ fn summary(sum: &Many, all: bool, took: Duration) {
 
 fn main() -> anyhow::Result<ExitCode> {
     let arguments = Arguments::parse();
-    // Panics are what worlds end by when something does not hold; the summary tells of them.
+    // A world ends by panic when a check fails; the summary reports these panics.
     std::panic::set_hook(Box::new(|_| {}));
     if arguments.flood {
         println!("{}", flood_table(arguments.requests, &FLOODS));

@@ -1,4 +1,4 @@
-//! Many worlds, on several threads: what they came to does not depend on how many threads there are.
+//! Many worlds, on several threads: the results do not depend on the number of threads.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -7,19 +7,19 @@ use std::time::{Duration, Instant};
 
 use crate::{Coverage, Failure, Plan, Record, Run, run, shrink};
 
-/// How often progress is told.
+/// Time between two lines of progress.
 const TELL_EVERY: Duration = Duration::from_secs(5);
 
-/// What many worlds came to.
+/// Results of many worlds.
 #[derive(Default)]
 pub struct Many {
     /// Worlds that were run.
     pub ran: u64,
-    /// What happened in those that held.
+    /// Coverage of the worlds without failure.
     pub coverage: Coverage,
-    /// The longest operation of honest neighbours, in turns of theirs, and its world.
+    /// The longest operation of honest neighbours, in their turns, and the seed of its world.
     pub longest: Option<(u64, u64)>,
-    /// The others, by seed.
+    /// Failed worlds, by seed.
     pub failures: Vec<(u64, Failure)>,
 }
 
@@ -36,7 +36,7 @@ impl Many {
     }
 }
 
-/// Runs the worlds of these seeds, at most until then, and tells every few seconds how far it is. Failures are shrunk.
+/// Runs the worlds of these seeds until the deadline, and prints progress every few seconds. Failures are shrunk.
 pub fn many(
     seeds: &[u64],
     jobs: usize,

@@ -1,4 +1,4 @@
-//! One adapter of a world: a function, and what is open on it.
+//! One adapter of a world: a function, and the objects open on it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,39 +16,38 @@ use crate::bytes;
 use crate::end::{End, Kind, WINDOW};
 use crate::keys::{Key, Loose, Region, Veil};
 
-/// Where every adapter listens.
+/// Qualifier at which every adapter listens.
 pub const CONN_QUAL: u64 = 0x1_0000_0077;
 /// Endpoints of an adapter.
 pub const ENDS: usize = 3;
 /// Slots of a region: a window for each endpoint.
 const SLOTS: usize = ENDS * WINDOW;
 
-/// Where requests are handed off to.
+/// Qualifier that requests are handed off to.
 pub const OTHER_QUAL: u64 = 0x1_0000_0078;
-/// Where requests bring an endpoint along.
+/// Qualifier whose requests arrive with an endpoint.
 pub const LENDING_QUAL: u64 = 0x1_0000_0079;
-/// Where reserved service points listen.
+/// Qualifier of reserved service points.
 pub const RESERVED_QUAL: u64 = 0x1_0000_007a;
-/// Where all instances of a function listen that has several.
+/// Common qualifier of all instances of a function that has several.
 pub const COMMON_QUAL: u64 = 0x1_0000_007c;
-/// What is added to the qualifiers of each further instance of a function.
+/// Offset of the qualifiers of each further instance of a function.
 pub const APART: u64 = 0x100;
 /// Buffers of a shared receive queue.
 pub const SHARED: usize = SHARED_DTOS as usize;
-/// [`SHARED`], as DAT counts.
+/// [`SHARED`], as a DTO count of DAT.
 pub const SHARED_DTOS: u32 = 8;
 /// Memory windows of an adapter.
 pub const VEILS: usize = 2;
-/// Events of an event dispatcher that requests and connection events share: half of them are requests' at most, and
-/// there is a place for each endpoint.
+/// Length of an event dispatcher that requests and connection events share: requests get at most half of it, and each
+/// endpoint has an entry.
 pub const MIXED: u32 = 6;
 const _: () = assert!(MIXED as usize == 2 * ENDS);
 /// Requests of an endpoint beyond its slots, where there are bursts.
 pub const BURST: u32 = 32;
-/// log2 of the longest event queue of a device whose queues come to their end, and how many events may be waiting in
-/// it.
+/// log2 of the longest event queue of a device with short queues, which bounds the events that may wait in it.
 pub const LOG_SHORT_EQ: u32 = 10;
-/// The driver keeps 128 entries to itself (Linux `eq.h` `MLX5_NUM_SPARE_EQE`).
+/// Events of the port that fit: the driver reserves 128 entries (Linux `eq.h` `MLX5_NUM_SPARE_EQE`).
 pub const EVENTS_OF_THE_PORT: u32 = (1 << LOG_SHORT_EQ) - 128;
 
 /// Objects beside the ones that carry traffic.
@@ -57,128 +56,129 @@ pub struct Spare {
     pub evd: Option<EvdHandle>,
     pub cno: Option<CnoHandle>,
     pub pz: Option<PzHandle>,
-    /// Of [`OTHER_QUAL`].
+    /// Service point at [`OTHER_QUAL`].
     pub other: Option<PspHandle>,
-    /// Of [`LENDING_QUAL`].
+    /// Service point at [`LENDING_QUAL`].
     pub lending: Option<PspHandle>,
-    /// Of [`RESERVED_QUAL`], and the endpoint's place.
+    /// Service point at [`RESERVED_QUAL`], and the endpoint's index.
     pub reserved: Option<(RspHandle, usize)>,
-    /// At whatever qualifier was free.
+    /// Service point at any free qualifier.
     pub any: Option<PspHandle>,
-    /// Of [`COMMON_QUAL`].
+    /// Service point at [`COMMON_QUAL`].
     pub common: Option<PspHandle>,
     /// Requests that are not decided yet.
     pub held: Vec<CrHandle>,
 }
 
-/// What is open on a function.
+/// The objects open on a function.
 pub struct Open {
     pub ia: Ia,
     pub pz: PzHandle,
     pub dto: EvdHandle,
     pub connect: EvdHandle,
     pub cr: EvdHandle,
-    /// Of [`CONN_QUAL`].
+    /// Service point at [`CONN_QUAL`].
     pub psp: Option<PspHandle>,
     pub ends: Vec<End>,
-    /// Where messages come from.
+    /// Source of messages.
     pub source: Region,
-    /// Where they land.
+    /// Destination of messages.
     pub inbox: Region,
-    /// What peers write to.
+    /// Memory that peers write to.
     pub written: Region,
-    /// What peers read; it never changes.
+    /// Memory that peers read; it never changes.
     pub offered: Region,
-    /// A number that peers count up.
+    /// A counter that peers increment.
     pub counter: Region,
-    /// What it was before, as they were told; and how often they have asked.
+    /// Earlier values of the counter as reported to peers, one for each increment.
     pub counted: BTreeSet<u64>,
     pub asked: u64,
-    /// Where reads land.
+    /// Destination of Reads.
     pub sink: Region,
-    /// Where messages land that take shared buffers.
+    /// Destination of messages that take shared buffers.
     pub shared: Region,
     pub srq: Option<SrqHandle>,
-    /// Buffers on it: cookie and slot.
+    /// Buffers posted to it: cookie and slot.
     pub buffers: BTreeMap<u64, usize>,
-    /// Buffers may have vanished with an endpoint that had taken them.
+    /// Buffers may have been lost with an endpoint that had taken them.
     pub buffers_lost: bool,
-    /// What was posted to endpoints that are no more, and was not heard of: whether it was a request, and its cookie.
-    /// Those of receives are numbered apart.
+    /// Requests posted to freed endpoints whose completions were not seen: whether it was a request, and its cookie.
+    /// Receives have cookies of their own.
     pub orphans: BTreeSet<(bool, u64)>,
-    /// One slot each.
+    /// Regions of one slot each that may be freed.
     pub loose: Vec<Loose>,
     pub veils: Vec<Veil>,
-    /// Keys that are void, which peers still know.
+    /// Void keys that peers still know.
     pub gone: Vec<Key>,
     pub spare: Spare,
     /// Its device is dead, or may be.
     pub dead: bool,
-    /// Events its EVD for completions is asked to hold.
+    /// Requested length of its EVD for completions.
     events: u32,
-    /// That is less than what can be outstanding, and connection events have room for one.
+    /// That length is less than the number of requests that can be outstanding, and connection events have room for
+    /// one.
     pub narrow: bool,
-    /// More was outstanding than that.
+    /// More requests were outstanding than the EVD holds.
     pub crowded: bool,
     /// The EVD for completions has lost some.
     pub spent: bool,
-    /// EVDs that have, and that endpoints still use.
+    /// Overflowed EVDs that endpoints still use.
     pub old: Vec<EvdHandle>,
-    /// Connection events heard since all had been heard.
+    /// Connection events dequeued since the queue was last empty.
     pub heard: usize,
 }
 
-/// An adapter, open or not; of a function that carries several instances, one of them.
+/// An adapter, open or not; one instance of it, where its function carries several.
 pub struct Side {
     pub function: Arc<SimFunction>,
-    /// The function's place among all.
+    /// The function's index among all.
     pub place: usize,
-    /// Which card it is on.
+    /// Index of its card.
     pub card: usize,
     pub seed: u64,
-    /// How often it was opened.
+    /// Number of openings.
     pub openings: u64,
     pub open: Option<Open>,
-    /// Something was put into the function that it may not have forgotten.
+    /// A fault was injected into the function and may still be in effect.
     pub tampered: bool,
-    /// It was pulled out.
+    /// The function was removed.
     pub removed: bool,
-    /// What its endpoints and queues are like.
+    /// Configuration of its endpoints and queues.
     pub manner: Manner,
-    /// A command that ends access was not answered since it was opened: it is to be dead.
+    /// A command that ends access was not answered since the opening: the adapter must be dead.
     pub unanswered: bool,
-    /// Turns that its program sleeps through.
+    /// Turns for which its program sleeps.
     pub asleep: u32,
-    /// Nobody looks after its connections either meanwhile.
+    /// Its connections are not served meanwhile either.
     pub deep: bool,
 }
 
-/// What is asked of an adapter's objects.
+/// Configuration of an adapter's objects.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Manner {
-    /// Events dispatchers are as short as they may be.
+    /// Event dispatchers are as short as allowed.
     pub tight: bool,
     /// All endpoints but the first take shared buffers.
     pub shares: bool,
     /// There are windows.
     pub windows: bool,
-    /// Event dispatchers are shorter than what can come, and endpoints take bursts.
+    /// Event dispatchers are shorter than the number of possible events, and endpoints take bursts.
     pub narrow: bool,
-    /// Requests to connect and connection events share an event dispatcher that is short.
+    /// Connection requests and connection events share a short event dispatcher.
     pub mixed: bool,
     /// Its function carries several instances.
     pub several: bool,
-    /// How far its qualifiers are from those of the first one.
+    /// Offset of its qualifiers from those of the first instance.
     pub apart: u64,
 }
 
-/// The number of what an adapter offers, different for each.
+/// Returns the number in the memory that an adapter offers, different for each.
 pub const fn offered_tag(side: usize) -> u64 {
     0xff_0000 + side as u64
 }
 
 impl Side {
-    /// An adapter that is not open.
+    /// Returns an adapter that is not open.
     pub fn new(
         function: Arc<SimFunction>,
         (place, card): (usize, usize),
@@ -201,10 +201,10 @@ impl Side {
         }
     }
 
-    /// Opens it, from nothing.
+    /// Opens it, with all its objects.
     ///
     /// # Errors
-    /// In words.
+    /// The reason, in words.
     pub fn open(&mut self, index: usize) -> Result<(), String> {
         let function = Function::in_process(Arc::clone(&self.function) as Arc<dyn Device>)
             .map_err(|error| error.to_string())?;
@@ -220,7 +220,7 @@ impl Side {
     /// Opens it as one more instance of an adapter that is open.
     ///
     /// # Errors
-    /// In words.
+    /// The reason, in words.
     pub fn join(&mut self, index: usize, adapter: &Adapter) -> Result<(), String> {
         self.openings += 1;
         self.unanswered = false;
@@ -235,7 +235,7 @@ impl Side {
     }
 }
 
-/// Attributes of every endpoint.
+/// Returns the attributes of every endpoint.
 pub fn attributes(ia: &Ia, narrow: bool) -> EpAttr {
     let depth = u32::try_from(WINDOW).unwrap_or(u32::MAX);
     EpAttr {
@@ -249,7 +249,7 @@ pub fn attributes(ia: &Ia, narrow: bool) -> EpAttr {
     }
 }
 
-/// Events that an adapter's endpoints can have waiting for it.
+/// Most events of its endpoints that an adapter can have waiting.
 pub const EVENTS: u32 = 32;
 const _: () = assert!(EVENTS as usize == 2 * ENDS * WINDOW + SHARED);
 
@@ -348,7 +348,7 @@ impl Open {
         Ok(open)
     }
 
-    /// A shared receive queue.
+    /// Makes a shared receive queue.
     pub fn make_srq(&mut self) -> Result<SrqHandle, udapl::DatError> {
         let attr = SrqAttr {
             max_recv_dtos: SHARED_DTOS,
@@ -358,13 +358,13 @@ impl Open {
         self.ia.srq_create(self.pz, attr)
     }
 
-    /// An EVD for completions.
+    /// Makes an EVD for completions.
     pub fn make_dto(&mut self) -> Result<EvdHandle, udapl::DatError> {
         let flags = EvdFlags::DTO | EvdFlags::RMR_BIND;
         self.ia.evd_create(self.events, flags)
     }
 
-    /// An endpoint.
+    /// Makes an endpoint.
     pub fn make_ep(&mut self, shares: bool) -> Result<EpHandle, udapl::DatError> {
         let attr = attributes(&self.ia, self.narrow);
         let (pz, dto, connect) = (Some(self.pz), Some(self.dto), Some(self.connect));
@@ -391,7 +391,7 @@ impl Open {
         }
     }
 
-    /// What was posted to an endpoint that is no more has come to something, and it may be that nobody hears of it.
+    /// Records that work on a freed endpoint has completed; its completion may be lost.
     pub fn forget_posted(&mut self, end: &End) {
         let receives = end.receives.iter().map(|cookie| (false, *cookie));
         self.orphans.extend(receives);
@@ -403,7 +403,7 @@ impl Open {
         }
     }
 
-    /// All memory that peers or the device could reach.
+    /// Returns all memory that peers or the device could access.
     pub fn memories(self) -> (Ia, Vec<DmaMemory>) {
         let regions = [
             self.source,
@@ -420,7 +420,7 @@ impl Open {
         (self.ia, all.map(|region| region.memory).collect())
     }
 
-    /// Its endpoint of this name.
+    /// Returns the index of its endpoint with this handle.
     pub fn end_of(&mut self, ep: EpHandle) -> Option<usize> {
         self.ends.iter().position(|end| end.ep == Some(ep))
     }

@@ -4,9 +4,9 @@
 //! bring-up, connect, a message, an RDMA Write, an RDMA Read, a window bound and unbound, disconnect, close
 //! ```
 //!
-//! The script is run once in peace, which tells how many commands each adapter gives. Then, for each adapter, each of
-//! its commands and each [`Harm`], a world of its own: the script with that command harmed, as far as it goes; healing;
-//! and the script once more, which has to go through. What must hold in any world must hold in these.
+//! The script is run once without a fault, to count the commands of each adapter. Then each command of each adapter
+//! and each [`Harm`] gets a world of its own. It runs the script with that command harmed, as far as possible, then
+//! heals, and runs the script once more, which has to succeed. All checks of other worlds apply to these.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,7 +24,7 @@ use crate::side::CONN_QUAL;
 use crate::world::World;
 use crate::{Feature, Plan, words_of};
 
-/// What befalls a command.
+/// Fault of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Display, EnumIter, EnumString)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Harm {
@@ -62,36 +62,36 @@ impl Harm {
     }
 }
 
-/// A command of the script, and what befalls it.
+/// A command of the script, and its fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
-    /// Whose.
+    /// Side that gives the command.
     pub side: usize,
-    /// Which, counted from 0.
+    /// Number of the command, from 0.
     pub command: u32,
-    /// What befalls it.
+    /// Fault of the command.
     pub harm: Harm,
 }
 
-/// How often the script went through with a command harmed, and how often it did not.
+/// Number of runs in which the script succeeded with a command harmed, and of runs in which it did not.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ended {
     whole: u64,
     short: u64,
 }
 
-/// What all cases came to.
+/// Results of all cases.
 #[derive(Default)]
 pub struct Exhaustive {
     /// Worlds that were run.
     pub worlds: u64,
-    /// Those in which something did not hold, and what.
+    /// Failed cases, with their errors.
     pub failures: Vec<(Case, String)>,
     rows: BTreeMap<(&'static str, u16), BTreeMap<Harm, Ended>>,
 }
 
 impl Exhaustive {
-    /// For people: by call and command, how often the script went through, of how many times.
+    /// Table by call and command: the number of runs in which the script succeeded, of all runs.
     #[must_use]
     pub fn table(&self) -> Table {
         let mut table = Table::new();
@@ -110,7 +110,7 @@ impl Exhaustive {
     }
 }
 
-/// A world that does nothing by chance.
+/// Returns a world without random actions.
 fn world() -> World {
     let plan = Plan {
         seed: 1,
@@ -127,13 +127,13 @@ fn world() -> World {
     world
 }
 
-/// What a case came to: the call and the command that was harmed, and whether the script went through all the same.
+/// Result of a case: the call and the command that was harmed, and whether the script succeeded all the same.
 type Came = ((&'static str, u16), bool);
 
 /// Runs one case.
 ///
 /// # Errors
-/// Something did not hold. Or the harm has met no command, which says nothing about anything.
+/// If a check failed, or if no command met the fault, so that the case tests nothing.
 pub fn case(case: Case) -> Result<Came, String> {
     let run = || {
         let mut world = world();
@@ -160,10 +160,10 @@ pub fn case(case: Case) -> Result<Came, String> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|panic| words_of(&*panic))
 }
 
-/// Runs all cases; `tell` hears how many are done, and of how many.
+/// Runs all cases, and calls `tell` with the number of cases done and of all cases.
 ///
 /// # Panics
-/// The script does not go through in peace.
+/// If the script fails without a fault.
 pub fn exhaustive(mut tell: impl FnMut(u64, u64)) -> Exhaustive {
     let mut peace = world();
     assert!(peace.script(), "the script does not go through in peace");
@@ -172,7 +172,7 @@ pub fn exhaustive(mut tell: impl FnMut(u64, u64)) -> Exhaustive {
     let mut sum = Exhaustive::default();
     for (side, commands) in commands.into_iter().enumerate() {
         for command in 0..u32::try_from(commands).unwrap_or(u32::MAX) {
-            // What the first harm has met is that very command; those that go on for ever meet others, too.
+            // The first fault meets the very command; a lasting fault meets later commands, too.
             let mut key = None;
             for harm in Harm::iter() {
                 let one = Case {
@@ -210,7 +210,7 @@ impl World {
         self.sim.inject(&self.sides[case.side].function, &fault);
     }
 
-    /// Lets time pass until it is so, at most ten seconds.
+    /// Runs the world until `done` returns true, at most ten seconds.
     fn until(&mut self, done: impl Fn(&Self) -> bool) -> bool {
         for _ in 0..1_000 {
             if done(self) {
@@ -233,7 +233,7 @@ impl World {
             .all(|one| one.open.as_ref().is_none_or(quiet))
     }
 
-    /// The script, as far as it goes. Whether all of it went as it should.
+    /// Runs the script as far as possible. Returns whether all of it succeeded.
     fn script(&mut self) -> bool {
         let mut whole = true;
         for side in 0..2 {

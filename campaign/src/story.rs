@@ -1,9 +1,9 @@
-//! What adapters did and heard, as lines for people.
+//! Trace of the actions and events of adapters, as readable lines.
 
 use std::fmt::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Lines, which outlive the world they tell of.
+/// Lines of a trace, which outlive the world.
 #[derive(Clone, Default)]
 pub struct Story(Arc<Mutex<String>>);
 
@@ -15,7 +15,7 @@ impl Story {
         let _ = writeln!(lines, "{now} side {side}: {text}");
     }
 
-    /// All lines so far.
+    /// Returns all lines so far.
     pub fn text(&self) -> String {
         let lines = self.0.lock();
         lines.unwrap_or_else(PoisonError::into_inner).clone()

@@ -1,11 +1,11 @@
-//! A stranger on the network: a node with an address of its own, which knows everything but secrets.
+//! An attacker on the network: a node with an address of its own, which knows everything but secrets.
 //!
-//! It knows addresses, GUIDs and service IDs, which stand in clear in what others send, and queue pair numbers, which
-//! can be counted out. It does not know packet sequence numbers, communication IDs and keys, and guesses them. Its
-//! management datagrams come from its own address, for who sends them from another's is on the path, and RoCE has no
-//! answer to him; its RC packets may claim to come from anybody. What is sent back to it nobody delivers.
+//! It knows addresses, GUIDs and service IDs, which others send in clear, and queue pair numbers, which can be
+//! enumerated. It does not know packet sequence numbers, communication IDs and keys, and guesses them. Its management
+//! datagrams come from its own address: a node that can spoof them is on the path, and RoCE has no defence against
+//! it. Its RC packets may be spoofed. Answers to it are dropped.
 //!
-//! What must hold needs no word here: a connection ends only if something happened to it, and a stranger is nothing.
+//! No extra check is needed: a connection ends only for a recorded reason, and an attacker's packet is none.
 
 use std::net::IpAddr;
 
@@ -23,7 +23,7 @@ use rand::Rng;
 use crate::side::{CONN_QUAL, LENDING_QUAL, OTHER_QUAL, RESERVED_QUAL};
 use crate::world::World;
 
-/// Its address, and that of its card.
+/// Its address, and its card's MAC.
 pub const STRANGER: Address = Address {
     mac: [2, 0xca, 0xff, 0, 0, 66],
     gid: [
@@ -34,10 +34,10 @@ pub const STRANGER: Address = Address {
 const GUID: u64 = 0x00ca_ffff_fe00_0042;
 /// Q_Key of the general services interface (IBTA volume 1, section 3.5.3).
 const GSI_Q_KEY: u32 = 0x8001_0000;
-/// Numbers that queue pairs of an adapter have.
+/// Range of queue pair numbers of an adapter.
 pub const QPNS: std::ops::Range<u32> = 0x50..0x90;
 
-/// Where a packet says that it comes from, or goes to.
+/// Source or destination of a packet.
 #[derive(Clone, Copy)]
 pub struct Address {
     pub mac: [u8; 6],
@@ -45,7 +45,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// The link-local address of a card (RFC 4291, appendix A).
+    /// Returns the link-local address of a card (RFC 4291, appendix A).
     pub const fn of_mac(mac: [u8; 6]) -> Self {
         let [a, b, c, d, e, f] = mac;
         let gid = [
@@ -69,7 +69,7 @@ impl Address {
         Self { mac, gid }
     }
 
-    /// That of a link-local address, which names its card (RFC 4291, appendix A).
+    /// Returns the address of a link-local IP address, which contains its card's MAC (RFC 4291, appendix A).
     pub fn of(ip: IpAddr) -> Option<Self> {
         let IpAddr::V6(ip) = ip else { return None };
         let gid = ip.octets();
@@ -117,7 +117,7 @@ const fn bth(opcode: Opcode, dest_qpn: u32, psn: u32) -> BthRepr {
     }
 }
 
-/// A datagram to the general services interface.
+/// Returns a datagram to the general services interface.
 pub fn datagram(from: Address, to: Address, psn: u32, mad: &[u8]) -> Vec<u8> {
     let headers = Headers {
         deth: Some(DethRepr {
@@ -129,7 +129,7 @@ pub fn datagram(from: Address, to: Address, psn: u32, mad: &[u8]) -> Vec<u8> {
     packet(from, to, bth(Opcode::ud(false), 1, psn), headers, mad)
 }
 
-/// A request as anybody may make it.
+/// Returns the parameters of a usual request.
 fn parameters(to: Address, service_id: u64) -> ConnectParams<'static> {
     ConnectParams {
         service_id,
@@ -157,7 +157,7 @@ fn parameters(to: Address, service_id: u64) -> ConnectParams<'static> {
     }
 }
 
-/// The datagram of a request of the stranger's.
+/// Returns the datagram of an attacker's request.
 fn request(guid: u64, params: ConnectParams<'_>) -> Mad {
     let mut cm = Cm::new(Config {
         local_ca_guid: guid,
@@ -169,7 +169,7 @@ fn request(guid: u64, params: ConnectParams<'_>) -> Mad {
     mad
 }
 
-/// What such a request says.
+/// Returns the fields of such a request.
 pub fn a_request(to: Address, service_id: u64) -> ReqRepr {
     match Message::parse(&request(GUID, parameters(to, service_id))) {
         Ok((_, Message::Req(req))) => *req,
@@ -179,7 +179,7 @@ pub fn a_request(to: Address, service_id: u64) -> ReqRepr {
 }
 
 impl World {
-    /// A stranger sends something to an adapter, or a handful.
+    /// Sends one or several attacker's packets to an adapter.
     pub fn strange(&mut self) {
         if self.random.random_bool(0.5) {
             let times = if self.random.random_ratio(1, 8) { 8 } else { 1 };
@@ -218,13 +218,13 @@ impl World {
         }
     }
 
-    /// Where a side is to be reached.
+    /// Returns the address of a side.
     pub fn address(&self, side: usize) -> Option<Address> {
         let open = self.sides[side].open.as_ref()?;
         Address::of(open.ia.query().ia.ia_address)
     }
 
-    /// A request like any other, perhaps with the GUID and a queue pair of another's.
+    /// Returns a usual request, perhaps with another node's GUID and queue pair.
     fn request_of_a_stranger(&mut self, to: Address, known: Address) -> Vec<u8> {
         let random: u64 = self.random.random();
         let quals = [
@@ -250,7 +250,7 @@ impl World {
         datagram(STRANGER, to, self.random.random(), &mad)
     }
 
-    /// A communication ID: one that somebody might have chosen first, or any.
+    /// Returns a communication ID: one that a node might have chosen first, or any.
     fn comm_id(&mut self) -> u32 {
         if self.random.random_ratio(1, 4) {
             self.random.random_range(0..4)
@@ -259,7 +259,7 @@ impl World {
         }
     }
 
-    /// A message about a connection that is not the stranger's, or bytes.
+    /// Returns a message about a connection of other nodes, or random bytes.
     fn forged_datagram(&mut self, to: Address, known: Address) -> Vec<u8> {
         let (local_comm_id, remote_comm_id) = (self.comm_id(), self.comm_id());
         let qpn = self.random.random_range(QPNS);
@@ -317,7 +317,7 @@ impl World {
         datagram(STRANGER, to, starting_psn, &mad)
     }
 
-    /// A packet to a queue pair, with a guessed PSN and a guessed key.
+    /// Returns a packet to a queue pair, with a guessed PSN and a guessed key.
     fn forged_packet(&mut self, from: Address, to: Address) -> Vec<u8> {
         let qpn = self.random.random_range(QPNS);
         let psn = self.random.random();
@@ -368,7 +368,7 @@ impl World {
     }
 }
 
-/// The GUID of a function: that of its MAC address, the local bit not flipped.
+/// Returns the GUID of a function: that of its MAC address, the local bit not flipped.
 fn guid_of(known: Address) -> u64 {
     let [.., a, b, c, d, e, f, g, h] = known.gid;
     u64::from_be_bytes([a ^ 2, b, c, d, e, f, g, h])

@@ -1,4 +1,4 @@
-//! What befalls the wire and the functions.
+//! Faults of the wire and of the functions.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use rand::Rng;
 use crate::Feature;
 use crate::world::{ENDINGS, World};
 
-/// Commands that a fault may wait for: those that bring an adapter up, make its objects, and end them.
+/// Commands that a fault may wait for: they start an adapter, make its objects, and end them.
 const COMMANDS: [Opcode; 40] = [
     Opcode::ENABLE_HCA,
     Opcode::QUERY_HCA_CAP,
@@ -53,7 +53,7 @@ const COMMANDS: [Opcode; 40] = [
     Opcode::DISABLE_HCA,
 ];
 
-/// What befalls the wire and the functions, as coverage names it.
+/// Names of these faults in the coverage.
 pub const FAULTS: [(&str, &[&str]); 4] = [
     ("wire", &["faulty", "repeats"]),
     ("partition", &["both ways", "one way"]),
@@ -84,7 +84,7 @@ pub const FAULTS: [(&str, &[&str]); 4] = [
 ];
 
 impl World {
-    /// Something that befalls the wire or a function.
+    /// Injects one random fault of the wire or a function.
     pub fn trouble(&mut self) {
         if !self.random.random_ratio(1, 8) {
             return;
@@ -194,7 +194,7 @@ impl World {
         self.spoil_wire();
     }
 
-    /// The wire carries many frames twice for a while, and is sound but for that: no connection may suffer.
+    /// Lets the wire duplicate many frames for a while, without other faults: no connection may suffer.
     fn repeat_frames(&mut self, for_a_while: u64) {
         if self.until.is_some() {
             return;
@@ -209,7 +209,7 @@ impl World {
         self.sim.set_faults(self.wire, LinkFaults::both(twice));
     }
 
-    /// The wire carries each frame once again, if the time for that has come.
+    /// Ends the duplication of frames, once its time is over.
     pub fn mend_repeats(&mut self) {
         if self.repeats.is_some_and(|until| self.now() >= until) {
             self.repeats = None;
@@ -261,7 +261,7 @@ impl World {
                 "command not delivered",
                 &Fault::CommandDelivery {
                     opcode,
-                    // Internal error, and a bad length of the input (PRM, command interface, delivery status).
+                    // Internal error, and bad input length (PRM, command interface, delivery status).
                     status: if small == 1 { 0x01 } else { 0x06 },
                     count: small,
                 },
@@ -280,7 +280,8 @@ impl World {
         self.sim.inject(&self.sides[side].function, fault);
     }
 
-    /// The administrator gives a virtual function another address. Its driver learns it when it begins anew.
+    /// Changes the MAC address of a virtual function, as an administrator does. Its driver sees the change after a
+    /// reset.
     fn change_mac(&mut self, side: usize) {
         self.cover.count("fault", "another MAC");
         for other in self.kin(side) {

@@ -1,5 +1,5 @@
-//! The world: two cards, their virtual functions, the wire between them, and the run from the first step to the quiet
-//! at the end.
+//! The world: two cards, their virtual functions, the wire between them, and the run from the first step to the end
+//! of all activity.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -24,18 +24,18 @@ use crate::side::{APART, LOG_SHORT_EQ, Manner, Open, Side, offered_tag};
 use crate::story::Story;
 use crate::{CALL_LIMIT, Feature, Plan, calls, judge};
 
-/// Instances of a function beyond the first, by its place, where there may be several.
+/// Further instances of a function, by its index, where there may be several.
 const MORE: [usize; 4] = [2, 0, 1, 0];
-/// Memory that is watched after it was freed.
+/// Most freed regions that are watched.
 const WATCHED: usize = 64;
-/// Steps from one look at all bytes to the next.
+/// Steps between two checks of all bytes.
 const LOOK_EVERY: u32 = 16;
-/// A call that takes longer keeps everybody else waiting: who is just connecting may time out.
+/// Duration from which a call blocks others too long: a pending connect may time out.
 const LONG_CALL: Duration = Duration::from_millis(50);
 
-/// Packets that the stranger remembers.
+/// Packets that the attacker remembers.
 pub const HEARD: usize = 64;
-/// Those after which nobody may reach memory any more. Faults wait for them more often.
+/// Commands after which no peer may access memory any more. Faults wait for them more often.
 pub const ENDINGS: [Opcode; 4] = [
     Opcode::DESTROY_MKEY,
     Opcode::TO_ERR_QP,
@@ -57,26 +57,26 @@ pub struct World {
     pub blame: Blame,
     pub registry: Registry,
     story: Option<Story>,
-    /// Numbers messages, requests and attempts.
+    /// Counter from which messages, requests and attempts are numbered.
     pub number: u64,
-    /// MAC addresses given to functions after the first ones.
+    /// Number of MAC addresses given to functions after their first ones.
     pub macs: u16,
-    /// When a partition or a pulled cable ends.
+    /// Time at which a partition or a pulled cable ends.
     pub until: Option<u64>,
-    /// When a wire that carries frames twice does so no more.
+    /// Time at which a wire stops duplicating frames.
     pub repeats: Option<u64>,
-    /// Keys of an adapter that has just gone.
+    /// Keys of an adapter that has just closed.
     pub ghosts: Vec<Key>,
-    /// Who will hear of a peer that has gone.
+    /// Endpoints that must get an event because their peer has closed.
     pub farewells: Vec<Farewell>,
-    /// When links that were down are trained: what is asked for before may be lost.
+    /// Time at which links that were down are trained: requests before it may be lost.
     pub trained: u64,
     pub healing: bool,
-    /// Nothing happens by chance: every request is accepted, and no fault is forgotten.
+    /// Nothing is random: every request is accepted, and no fault is removed.
     pub scripted: bool,
-    /// Commands each side has given.
+    /// Number of commands of each side.
     pub commands: Vec<u64>,
-    /// Who minds its own business.
+    /// The honest programs.
     pub honest: Option<Honest>,
 }
 
@@ -101,7 +101,7 @@ impl World {
             let own = u16::from(plan.features.contains(&Feature::Neighbours));
             let mut config = CardConfig::new(profile, of_card + own);
             if short {
-                // A carrier that comes is a link, and an event.
+                // Without training, each carrier change is a link change, and an event.
                 config.rules.link_training = Duration::ZERO;
             }
             sim.add_card(&config)
@@ -173,7 +173,7 @@ impl World {
     }
 
     pub fn run(&mut self) {
-        // Where event queues are short, those of all functions of a card run over with the events of its port.
+        // Where event queues are short, port events of a card overrun those of all its functions.
         if self.has(Feature::Neighbours) && !self.has(Feature::Overrun) {
             self.honest = Some(Honest::new(&self.cards, self.plan.seed, self.of_card()));
         }
@@ -181,7 +181,7 @@ impl World {
             self.reopen(side);
         }
         for step in 0..self.plan.steps {
-            // Each step has randomness of its own: what is left out of one changes nothing of the next.
+            // Each step has a random generator of its own: leaving out an action in one step changes no later step.
             self.random = ChaCha8Rng::seed_from_u64(self.plan.seed ^ u64::from(step + 1) << 40);
             let side = self.random.random_range(0..self.sides.len());
             self.deed(side);
@@ -202,7 +202,7 @@ impl World {
         self.plan.features.contains(&feature)
     }
 
-    /// Virtual functions of a card.
+    /// Returns the number of virtual functions of a card.
     pub fn of_card(&self) -> usize {
         usize::from(self.plan.functions / 2).max(1)
     }
@@ -216,7 +216,7 @@ impl World {
         self.sim.clock().now().0
     }
 
-    /// Does something on a side and holds it to its limit; the side's commands meanwhile are the call's.
+    /// Runs an action of a side, checks its time limit, and attributes the side's commands meanwhile to this call.
     pub fn timed<R>(
         &mut self,
         side: usize,
@@ -253,7 +253,7 @@ impl World {
         answer
     }
 
-    /// The state of an adapter, as coverage names it.
+    /// Returns the state of an adapter, as coverage names it.
     pub fn state_of(&self, side: usize) -> &'static str {
         let one = &self.sides[side];
         match &one.open {
@@ -263,7 +263,7 @@ impl World {
         }
     }
 
-    /// A call on an adapter that is open, counted by the adapter's state.
+    /// Makes a call on an open adapter, counted by the adapter's state.
     pub fn call<R>(
         &mut self,
         side: usize,
@@ -283,7 +283,7 @@ impl World {
         Some(answer)
     }
 
-    /// A call about an endpoint, counted and judged by the endpoint's state.
+    /// Makes a call about an endpoint, counted and judged by the endpoint's state.
     pub fn ep_call<R>(
         &mut self,
         side: usize,
@@ -312,14 +312,14 @@ impl World {
         Some(answer)
     }
 
-    /// Adds a line to the story, if there is one.
+    /// Adds a line to the trace, if there is one.
     pub fn tell(&self, side: usize, text: std::fmt::Arguments<'_>) {
         if let Some(story) = &self.story {
             story.line(self.now(), side, text);
         }
     }
 
-    /// Something happens that may end these connections and attempts.
+    /// Records an event that may end these connections and attempts.
     pub fn spoil(&mut self, why: &'static str, which: impl Fn(&Link) -> bool) {
         for link in &mut self.links {
             if which(link) {
@@ -328,20 +328,20 @@ impl World {
         }
     }
 
-    /// The wire suffers: anything may be lost.
+    /// Records a fault of the wire: any frame may be lost.
     pub fn spoil_wire(&mut self) {
         self.spoil("the wire", |_| true);
         self.spoil_honest();
         self.farewells.clear();
     }
 
-    /// Something happens to an adapter that may end its connections and attempts.
+    /// Records an event at an adapter that may end its connections and attempts.
     pub fn spoil_side(&mut self, why: &'static str, side: usize) {
         let place = self.sides[side].place;
         self.spoil(why, |link| link.concerns(side, place));
     }
 
-    /// How long until the next step.
+    /// Returns the time until the next step.
     fn moment(&mut self) -> Duration {
         let micros = match self.random.random_range(0..10) {
             0..=5 => self.random.random_range(1..20),
@@ -351,7 +351,7 @@ impl World {
         Duration::from_micros(micros)
     }
 
-    /// Everybody's software runs, and time passes.
+    /// Runs the software of every side, and lets time pass.
     pub fn turn(&mut self, moment: Duration) {
         for side in 0..self.sides.len() {
             self.crowd(side);
@@ -379,7 +379,7 @@ impl World {
         self.mend_repeats();
     }
 
-    /// The wire carries again.
+    /// Ends the faults of the wire.
     pub fn mend_wire(&mut self) {
         self.until = None;
         let training = CardRules::default().link_training.as_nanos();
@@ -390,7 +390,7 @@ impl World {
         }
     }
 
-    /// Nothing has changed that nobody was granted.
+    /// Checks that no byte outside of granted memory has changed.
     pub fn look(&self) {
         assert_eq!(self.blame.first(), None, "a driver blames its device");
         for freed in &self.freed {
@@ -457,7 +457,7 @@ impl World {
         }
     }
 
-    /// Watches memory that nobody may reach any more.
+    /// Watches memory that no peer may access any more.
     pub fn watch(&mut self, freed: Freed) {
         self.freed.push_back(freed);
         if self.freed.len() > WATCHED {

@@ -1,9 +1,9 @@
-//! Recordings of worlds from anybody: a replay of one ends, with an error or without, and its memory is bounded.
+//! Arbitrary recordings of worlds: a replay ends, with an error or without, and its memory is bounded.
 //!
-//! The first harness has any bytes as a file. The second has a file whose form is good, with any bytes in it where
-//! records are. The third, which does not compare what comes of them, has records that mean something: a card, its
-//! memory, registers, configuration space, time, and what DMA is said to have found, in any order; on switches, too, in
-//! any net of cables.
+//! The first harness uses arbitrary bytes as a file. The second uses a well-formed file with arbitrary bytes as
+//! records. The third, which does not compare the results, uses meaningful records: a card, its memory, registers,
+//! configuration space, time, and the recorded results of DMA, in any order; also with switches, in any net of
+//! cables.
 
 use std::io::Cursor;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use hw_sim::record::{CableEnd, Header, Record, Replay, ReplayError, packed};
 use hw_sim::switch::{Buffer, Pfc, Red, SwitchConfig, Unknown};
 use hw_sim::{CardRules, Fault, Faults, LinkFaults, PortQos, Profile, Reaction};
 
-/// Something in a recording.
+/// Content of a recording.
 #[derive(Clone, Debug, TypeGenerator)]
 enum Part {
     Card {
@@ -42,7 +42,7 @@ enum Part {
         which: u8,
         value: Vec<u8>,
     },
-    /// The function may reach memory.
+    /// The function may access memory.
     BusMaster(u8),
     Configuration {
         function: u8,
@@ -303,7 +303,7 @@ fn replay(file: Vec<u8>) {
     ended(Replay::open(Cursor::new(file)));
 }
 
-/// A file of records that mean something, which no world has made.
+/// Opens a file of meaningful records, which no world has made.
 fn opened(file: Vec<u8>) -> Result<Replay, ReplayError> {
     Ok(Replay::open(Cursor::new(file))?.without_comparison())
 }
@@ -341,7 +341,7 @@ fn records_of_any_history_are_carried_out_or_refused() {
         .with_test_time(Duration::from_secs(5))
         .for_each(|parts| {
             let mut records = Vec::new();
-            // Most of it needs a card.
+            // Most records need a card.
             let card = Part::Card {
                 vectors: 8,
                 bar: 20,
@@ -359,7 +359,7 @@ fn records_of_any_history_are_carried_out_or_refused() {
         });
 }
 
-/// The end of a replay of these records.
+/// Returns the error at the end of a replay of these records.
 fn refused(records: &[Record]) -> String {
     let encoded: Vec<u8> = records
         .iter()

@@ -1,4 +1,5 @@
-//! What an I/O costs in the target: workers on a null disk, and the tests' host on the other end of a simulated wire.
+//! The cost of an I/O in the target: workers on a null disk, and the tests' host on the other end of a simulated
+//! wire.
 //!
 //! ```text
 //! cargo xtask nvme bench
@@ -6,14 +7,13 @@
 //!
 //! Operations are `read`, `write`, and `inline`, a write whose data is in the capsule.
 //!
-//! `io OPERATION BYTES DEPTH ROUNDS WORKERS` has the host send `DEPTH` commands at once to each of so many workers, a
-//! queue each, `ROUNDS` times, and prints how many I/Os and turns of the workers there were, and in how many of them
-//! nothing came. One thread does it all, the host's part and the workers' in turn, and time is the simulator's, so
-//! that a run is the same each time.
+//! `io OPERATION BYTES DEPTH ROUNDS WORKERS` makes the host send `DEPTH` commands at once to each of `WORKERS`
+//! workers, on one queue each, `ROUNDS` times. It prints the number of I/Os, of turns of the workers, and of idle
+//! turns. One thread runs the host and the workers in turn, and time is the simulator's, so that each run is the
+//! same.
 //!
-//! Under callgrind what is collected in [`region_turn`] is the workers'; what the simulator does with their doorbells
-//! is taken off by who reads the profile (functions named `tell`), and so are the turns in which nothing came, by what
-//! `io idle` costs.
+//! Under callgrind the cost collected in [`region_turn`] is the workers'. The reader of the profile subtracts the
+//! simulator's work for their doorbells (functions named `tell`), and the idle turns, whose cost `io idle` measures.
 #![forbid(unsafe_code)]
 
 #[path = "../tests/target/host.rs"]
@@ -41,22 +41,22 @@ use world::{PORT, World};
 /// Bytes of the disk, and of a block.
 const DISK: u64 = 1 << 30;
 const SHIFT: u8 = 12;
-/// What passes in the simulated world between two turns.
+/// Simulated time between two turns.
 const STEP: Duration = Duration::from_micros(100);
-/// Turns of a run in which nothing comes.
+/// Turns of a run without I/O.
 const IDLE: u32 = 10_000;
 
-/// What is counted.
+/// The measured region: one turn of a worker.
 #[inline(never)]
 fn region_turn(worker: &mut Worker) -> Result<bool, WorkerError> {
     worker.turn()
 }
 
-/// Turns: all, and idle ones.
+/// Counts of turns: all, and idle ones.
 #[derive(Clone, Default)]
 struct Turns(Rc<Cell<(u64, u64)>>);
 
-/// A turn of each worker, and of the world.
+/// Runs a turn of each worker, and of the world.
 fn others(fabric: Fabric, mut workers: Vec<Worker>, turns: Turns) -> Meanwhile {
     Box::new(move || {
         for worker in &mut workers {
@@ -76,7 +76,7 @@ fn main() -> Result<()> {
         .collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let (operation, bytes, depth, rounds, workers) = match words[..] {
-        // As `cargo bench` starts it.
+        // The arguments of `cargo bench`.
         [] => ("read", 4096, 32, 100, 1),
         ["idle"] => ("idle", 4096, 1, 0, 1),
         [operation, bytes, depth, rounds, workers] => (
@@ -119,7 +119,7 @@ fn main() -> Result<()> {
     use_disk(&world, host, &turns, &load)
 }
 
-/// What the host does.
+/// The host's load.
 struct Load {
     code: u8,
     is_inline: bool,
@@ -129,7 +129,7 @@ struct Load {
     workers: u16,
 }
 
-/// The host's part; what it comes to is printed.
+/// Runs the host, and prints the results.
 fn use_disk(world: &World, mut host: Host, turns: &Turns, load: &Load) -> Result<()> {
     let Load {
         bytes,
@@ -145,7 +145,7 @@ fn use_disk(world: &World, mut host: Host, turns: &Turns, load: &Load) -> Result
     };
     let subsystem = world.subsystem.clone();
     let (_admin, controller) = host.controller(&subsystem)?;
-    // One for each worker, since a connection goes to the one with the fewest.
+    // One queue for each worker: a connection goes to the worker with the fewest.
     let mut queues = Vec::new();
     for number in 1..=workers {
         queues.push(host.io_queue(&subsystem, controller, number, 64)?);

@@ -1,7 +1,7 @@
-//! Many at once: requests that are posted behind one doorbell, and events that are taken together.
+//! Batches: requests posted behind one doorbell, and events dequeued together.
 //!
-//! They are what as many single calls are, and are accounted for in the same way. What is refused in a batch changes
-//! nothing, and what stands before it is posted, whatever the program then answers.
+//! A batch has the effect of as many single calls, and is accounted for in the same way. A request refused in a batch
+//! changes nothing, and the requests before it are posted, whatever the program's closure then returns.
 
 use rand::Rng;
 use udapl::post::FetchAdd;
@@ -11,9 +11,9 @@ use super::traffic::{Prepared, immediate};
 use crate::end::Kind;
 use crate::world::World;
 
-/// The longest batch: more than an endpoint has places.
+/// Longest batch, in requests: more than an endpoint has slots for.
 const LONGEST: usize = 6;
-/// The most events that are taken together.
+/// Most events dequeued together.
 const ROOM: usize = 24;
 
 impl World {
@@ -86,7 +86,7 @@ impl World {
                 if gives_up {
                     return Err(DatError::new(ReturnType::Abort, Subtype::None));
                 }
-                // One of which nothing was posted is refused.
+                // A batch of which nothing was posted is refused.
                 match answers.last() {
                     Some(&Err(error)) if answers.iter().all(Result::is_err) => Err(error),
                     Some(_) | None => Ok(()),
@@ -111,7 +111,7 @@ impl World {
         }
     }
 
-    /// Takes the completions of a side as a program does that has room for several.
+    /// Dequeues the completions of a side into a buffer for several.
     pub fn poll(&mut self, side: usize) {
         let room = self.random.random_range(1..=ROOM);
         loop {

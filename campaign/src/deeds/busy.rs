@@ -1,7 +1,8 @@
-//! Programs that are busy, that wait, and that begin an endpoint anew without looking.
+//! Programs that are busy, programs that wait, and programs that reset an endpoint without dequeuing its events.
 //!
-//! Who finds a completion at every look never comes to the end of them. What else has come (datagrams, the device's
-//! words) must have its turn all the same. Who waits for a completion is woken by it, and not by a look at the clock.
+//! A program that finds a completion at every dequeue never reaches an empty queue. The driver must handle its other
+//! input (datagrams, events of the device) all the same. A program that waits for a completion must be woken by it,
+//! not by a timeout.
 
 use std::time::Duration;
 
@@ -15,20 +16,20 @@ use crate::side::{CONN_QUAL, ENDS, MIXED};
 use crate::stranger::{STRANGER, datagram};
 use crate::world::World;
 
-/// Behind so many completions in a row somebody has looked at all else (`hw_mlx::cq`).
+/// Consecutive completions after which the driver must have handled all other input (`hw_mlx::cq`).
 const IN_A_ROW: usize = 2048;
-/// Until then a request without data is done, on a wire that carries.
+/// Time in which a request without data completes, on a wire without faults.
 const ROUND_TRIP: Duration = Duration::from_micros(200);
-/// A wait for it is over by then: sleepers look at the clock less often ([`driver::MAX_WAIT`]).
+/// Time in which a wait for it must end: a sleeper without a wake-up wakes less often ([`driver::MAX_WAIT`]).
 const AWAKE: Duration = Duration::from_millis(5);
-/// Waits, one behind the other.
+/// Consecutive waits.
 const WAITS: usize = 3;
-/// How long a wait for it may be: far longer than a call of a healthy device takes.
+/// Timeout of a wait: far longer than a call of a healthy device takes.
 const PATIENCE: Timeout = Timeout::from_micros(900_000);
 
 impl World {
-    /// The first endpoint of a side that carries requests at once: nothing has happened to its connection, nor to the
-    /// wire.
+    /// Returns the first endpoint of a side that carries requests at once: no fault has affected its connection or
+    /// the wire.
     fn brisk(&self, side: usize) -> Option<usize> {
         let one = &self.sides[side];
         let open = one.open.as_ref()?;
@@ -44,14 +45,14 @@ impl World {
         })
     }
 
-    /// A program takes completions as fast as it posts requests. Something else comes meanwhile.
+    /// Dequeues completions as fast as it posts requests, while other input arrives.
     pub fn busy(&mut self, side: usize) {
         let Some(at) = self.brisk(side) else { return };
         let received = |world: &Self| {
             let open = world.sides[side].open.as_ref();
             open.map_or(0, |open| open.ia.cm_counters().received)
         };
-        // Whatever has come by now has had its turn.
+        // Input that has arrived by now is handled first.
         self.turn(ROUND_TRIP);
         let Some(to) = self.address(side).filter(|_| self.brisk(side) == Some(at)) else {
             return;
@@ -62,12 +63,12 @@ impl World {
             .deliver(&card, &datagram(STRANGER, to, 1, &[0; 256]));
         let mut taken = 0;
         while taken <= IN_A_ROW {
-            // The last of four finds the queue full, and has what is done taken out.
+            // The last of four requests finds the queue full, so the driver reaps what is done.
             for _ in 0..if full { WINDOW } else { WINDOW - 1 } {
                 self.post_empty(side, at);
             }
             self.sim.advance(ROUND_TRIP);
-            // Nobody looks at an empty queue.
+            // A dequeue from an empty queue would handle other input.
             for _ in 1..WINDOW {
                 let Some(open) = &mut self.sides[side].open else {
                     return;
@@ -86,9 +87,9 @@ impl World {
         );
     }
 
-    /// A program waits for a request that it has posted, more than once.
+    /// Posts a request and waits for it, more than once.
     pub fn await_work(&mut self, side: usize) {
-        // Or else it would be done before anybody could sleep.
+        // Without delay the request would complete before the waiter sleeps.
         let far = Faults {
             delay_ns: 50_000,
             ..Faults::NONE
@@ -122,7 +123,7 @@ impl World {
         }
     }
 
-    /// An endpoint is disconnected, posted to, and begins anew before anything of that is heard of.
+    /// Disconnects an endpoint, posts to it, and resets it before dequeuing any of these events.
     pub fn start_over(&mut self, side: usize, at: usize) {
         self.events(side);
         self.disconnect(side, at, CloseFlags::Abrupt);
@@ -149,7 +150,7 @@ impl World {
         }
     }
 
-    /// Takes the connection events of a side, and no others.
+    /// Dequeues the connection events of a side, and no others.
     pub fn hear_connections(&mut self, side: usize) {
         while let Some(event) = self.timed(side, "dat_evd_dequeue", |world| {
             let open = world.sides[side].open.as_mut()?;
@@ -159,8 +160,8 @@ impl World {
         }
     }
 
-    /// A program does not look for its events for a while; its connections live. Strangers' requests fill the queue
-    /// that is for both, and then a connection comes to something.
+    /// Lets a program not dequeue its events for a while; its connections live. Requests of foreign nodes fill the
+    /// EVD that requests and connection events share, and then a connection event arrives.
     pub fn nap(&mut self, side: usize, at: usize) {
         let turns = self.random.random_range(1..24);
         let Some(to) = self.address(side).filter(|_| self.sides[side].manner.mixed) else {

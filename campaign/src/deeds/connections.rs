@@ -1,4 +1,4 @@
-//! Connections: asked for, accepted, ended.
+//! Connections: requested, accepted, ended.
 
 use rand::Rng;
 use udapl::{CloseFlags, ConnQual, ConnectFlags, Qos, Timeout};
@@ -9,7 +9,7 @@ use crate::end::{End, GRACEFUL, Name, Phase};
 use crate::side::{COMMON_QUAL, CONN_QUAL, ENDS, LENDING_QUAL, RESERVED_QUAL};
 use crate::world::World;
 
-/// Where requests are made to.
+/// Returns the connection qualifier that a request names.
 fn qualifier(draw: u32) -> u64 {
     match draw {
         0 => crate::side::OTHER_QUAL,
@@ -39,7 +39,7 @@ impl World {
         self.connect_to(side, at, peer, qual, seconds, draw == 11);
     }
 
-    /// Asks for a connection with a peer, or with whom another endpoint is connected to.
+    /// Requests a connection with a peer, or with the node that another endpoint is connected to.
     pub fn connect_to(
         &mut self,
         side: usize,
@@ -96,13 +96,13 @@ impl World {
         let link = self.link(name);
         self.links[link].ends[0] = (side, opening, at);
         if dup.is_some() || !listens {
-            // Nobody listens where a passive end's peer came from.
+            // The peer of a passive endpoint does not listen at the address its request came from.
             self.links[link].spoil("nobody listens");
         }
         if asked.iter().any(|other| self.sides[*other].manner.mixed) {
             self.spoil_link(link, "a short backlog");
         }
-        // Who is asked may be gone before it answers, or opened anew.
+        // The peer may be gone before it answers, or opened again.
         self.links[link].ends[1].0 = peer;
         self.links[link].anybody = common.then_some(self.sides[peer].place);
         self.spoil_if_tampered(link, peer);
@@ -112,7 +112,7 @@ impl World {
         }
     }
 
-    /// Asks for the end of a connection.
+    /// Disconnects an endpoint.
     pub fn disconnect(&mut self, side: usize, at: usize, flags: CloseFlags) {
         let Some(open) = &self.sides[side].open else {
             return;
@@ -142,7 +142,7 @@ impl World {
         }
     }
 
-    /// An endpoint begins again.
+    /// Resets an endpoint.
     pub fn reset(&mut self, side: usize, at: usize) {
         let Some(ep) = self.sides[side]
             .open
@@ -171,7 +171,7 @@ impl World {
         self.make_end(side, at);
     }
 
-    /// Frees an endpoint; what was posted to it is forgotten.
+    /// Frees an endpoint and forgets its posted requests.
     pub fn free_end(&mut self, side: usize, at: usize) -> bool {
         let number = self.next_number();
         let Some(ep) = self.sides[side]
@@ -186,7 +186,7 @@ impl World {
         let Some(answer) = answer else { return false };
         self.cover.count("free an endpoint", outcome(&answer));
         if answer.is_err() {
-            // Refused half-way, it is DISCONNECTED, and nobody is told.
+            // If the free failed half-way, the endpoint is DISCONNECTED, without an event.
             if let Some(open) = &mut self.sides[side].open
                 && let Ok(status) = open.ia.ep_get_status(ep)
                 && status.state == udapl::EpState::Disconnected
@@ -202,7 +202,7 @@ impl World {
         true
     }
 
-    /// An endpoint is no more.
+    /// Removes the records of a freed endpoint.
     pub fn forget_end(&mut self, side: usize, at: usize) {
         if let Some(open) = &mut self.sides[side].open {
             let shares = open.ends[at].shares;

@@ -1,8 +1,8 @@
-//! What shows only where the other end is far away: requests that are under way while the program goes on.
+//! Cases that need a distant peer: requests are under way while the program goes on.
 //!
-//! A wire has no delay unless somebody gives it one, so what is posted is done before the next call. Here it has one
-//! for the length of a deed: a graceful disconnect finds requests under way, and a bind that waits behind a fenced Read
-//! is overtaken by a bind of the same window on another endpoint, if that is let in.
+//! A wire has no delay unless it is given one, so a request is done before the next call. Here the wire has a delay
+//! for the length of one action: a graceful disconnect finds requests under way, and a bind waits behind a fenced
+//! Read while another endpoint binds the same window, if that bind is accepted.
 
 use hw_sim::{Faults, LinkFaults};
 use rand::Rng;
@@ -12,14 +12,14 @@ use crate::end::{Kind, Phase, WINDOW};
 use crate::side::ENDS;
 use crate::world::World;
 
-/// One way.
+/// Delay of one direction.
 const FAR: Faults = Faults {
     delay_ns: 50_000,
     ..Faults::NONE
 };
 
 impl World {
-    /// Does something while the wire is long, if nothing else is the matter with it.
+    /// Runs an action while the wire has a delay, if the wire has no other fault.
     fn at_a_distance(&mut self, deed: impl FnOnce(&mut Self)) {
         let calm = self.until.is_none() && self.now() >= self.trained && self.repeats.is_none();
         if !calm {
@@ -49,7 +49,7 @@ impl World {
         });
     }
 
-    /// Binds one window on an endpoint, behind a Read that takes its time, and at once on another.
+    /// Binds one window on an endpoint behind a slow Read, and at once on another endpoint.
     pub fn bind_twice(&mut self, side: usize, which: usize) {
         let Some(open) = &self.sides[side].open else {
             return;

@@ -1,9 +1,9 @@
-//! Several instances of one adapter: they come and go while others go on, and have the port, memory and the connection
-//! manager in common.
+//! Several instances of one adapter. They open and close independently, and share the port, memory and the connection
+//! manager.
 //!
-//! Each is a side of the world with queues, objects and endpoints of its own, and all that must hold of an adapter
-//! holds of it. What befalls the function befalls them all. They listen at qualifiers of their own and at one together;
-//! who is asked there is known when it accepts.
+//! Each instance is a side of the world with queues, objects and endpoints of its own, and every check of an adapter
+//! applies to it. A fault of the function affects all its instances. Each listens at qualifiers of its own, and all
+//! listen at a common one; which instance serves a request there is known when it accepts.
 
 use rand::Rng;
 use udapl::{Adapter, DmaMemory, PspFlags};
@@ -15,27 +15,27 @@ use crate::side::{COMMON_QUAL, CONN_QUAL, OTHER_QUAL};
 use crate::world::World;
 
 impl World {
-    /// The sides that are instances of a side's function, itself among them.
+    /// Returns the sides that are instances of a side's function, including that side.
     pub fn kin(&self, side: usize) -> Vec<usize> {
         let place = self.sides[side].place;
         let of = |other: &usize| self.sides[*other].place == place;
         (0..self.sides.len()).filter(of).collect()
     }
 
-    /// Other instances of a side's function that are open.
+    /// Returns the other open instances of a side's function.
     pub fn beside(&self, side: usize) -> Vec<usize> {
         let open = |other: &usize| *other != side && self.sides[*other].open.is_some();
         self.kin(side).into_iter().filter(open).collect()
     }
 
-    /// Something happens to a function that may end connections and attempts of all its instances.
+    /// Records an event at a function that may end connections and attempts of all its instances.
     pub fn spoil_function(&mut self, why: &'static str, side: usize) {
         for other in self.kin(side) {
             self.spoil_side(why, other);
         }
     }
 
-    /// One more instance of the adapter that another side has open.
+    /// Opens one more instance of the adapter that another side has open.
     pub fn join(&mut self, side: usize, other: usize) {
         let Some(open) = &self.sides[other].open else {
             return;
@@ -57,7 +57,7 @@ impl World {
         }
     }
 
-    /// An instance ends while others go on, or listens with them, or does so no more.
+    /// Closes an instance while others go on, or starts or stops listening at the common qualifier.
     pub fn change_of_instances(&mut self, side: usize) {
         let draw = self.random.random_range(0..6);
         let alone = self.beside(side).is_empty();
@@ -85,7 +85,8 @@ impl World {
         }
     }
 
-    /// Where a request is handed off to: another service point of the side, or one of another instance.
+    /// Returns the qualifier that a request is handed off to: another service point of the side, or of another
+    /// instance.
     pub fn elsewhere(&mut self, side: usize) -> u64 {
         let own = OTHER_QUAL + self.sides[side].manner.apart;
         let beside = self.beside(side);
@@ -99,7 +100,7 @@ impl World {
         }
     }
 
-    /// Memory that was allocated through another instance, sometimes.
+    /// Returns, some of the time, memory that was allocated through another instance.
     pub fn slot_of_kin(&mut self, side: usize) -> Option<DmaMemory> {
         if !self.sides[side].manner.several || self.random.random_bool(0.5) {
             return None;
@@ -110,7 +111,7 @@ impl World {
         Some(self.sides[other].open.as_ref()?.slot())
     }
 
-    /// Keys of other instances of a side's function: they open nothing to its peers.
+    /// Returns keys of other instances of a side's function, which open nothing to this side's peers.
     pub fn keys_of_kin(&self, side: usize) -> Vec<Key> {
         let beside = self.beside(side);
         let opens = beside

@@ -1,9 +1,8 @@
-//! Keys that peers take away: a window is bound so that they may, and a Send tells its receiver that the key it had
-//! given is void.
+//! Remote invalidation: a window is bound so that peers may invalidate its key, and a Send with Invalidate does so.
 //!
-//! From the moment either of both hears of it, nobody reaches what the key stood for: its memory is watched, and
-//! whoever is connected writes with the key. Keys that are nobody's to take (of regions, of windows bound without that
-//! right, void ones) are tried, too; the connection breaks, and they are what they were.
+//! Once either program learns of the invalidation, no peer may access the memory behind the key: that memory is
+//! watched, and every connected peer writes with the key. Peers also try to invalidate keys that they may not (of
+//! regions, of windows bound without that right, void ones). Then the connection breaks, and the keys are unchanged.
 
 use std::time::Duration;
 
@@ -16,8 +15,8 @@ use crate::side::VEILS;
 use crate::world::World;
 
 impl World {
-    /// Binds a window so that peers may take its key away, or takes one away from the peer, who binds one for it if
-    /// there is none.
+    /// Binds a window that peers may invalidate, or invalidates a key of the peer, which first binds a window if it
+    /// has none.
     pub fn yield_or_take(&mut self, side: usize, at: usize) {
         let (which, takes) = (
             self.random.random_range(0..VEILS),
@@ -41,7 +40,7 @@ impl World {
         self.take_away(side, at);
     }
 
-    /// Binds a window so that peers may take its key away.
+    /// Binds a window so that peers may invalidate its key.
     fn yield_window(&mut self, side: usize, at: usize, which: usize) {
         let veil = |world: &Self| {
             let open = world.sides[side].open.as_ref();
@@ -56,7 +55,7 @@ impl World {
         }
     }
 
-    /// Who is at the other end of an endpoint's connection, and with which endpoint, if he is still there.
+    /// Returns the side and the endpoint at the other end of an endpoint's connection, if they still exist.
     fn peer_of(&self, side: usize, at: usize) -> Option<(usize, usize)> {
         let end = &self.sides[side].open.as_ref()?.ends[at];
         let (link, own) = end.link.filter(|_| end.phase == Phase::Up)?;
@@ -65,7 +64,8 @@ impl World {
         (other.openings == opening && other.open.is_some()).then_some((peer, there))
     }
 
-    /// Takes a key of the peer's away, or tries to, and has all try it whom its owner is connected to.
+    /// Invalidates a key of the peer, or tries to; then every node that the key's owner is connected to writes with
+    /// it.
     fn take_away(&mut self, side: usize, at: usize) {
         let (draw, pick, bytes, fence) = (
             self.random.random_range(0..8),
@@ -96,8 +96,8 @@ impl World {
         }
     }
 
-    /// A request that takes a key away is about to be posted: if it is not sure to succeed, it may end its connection,
-    /// and those of others who are taking the same one.
+    /// Records that a request with invalidation is about to be posted. If its success is not certain, it may end its
+    /// connection, and the connections of others that invalidate the same key.
     pub fn is_claimed(&mut self, link: usize, (peer, opening): (usize, u64), work: &Work) {
         let Kind::Invalidate(context) = work.kind else {
             return;
@@ -118,7 +118,8 @@ impl World {
         }
     }
 
-    /// A window is about to have another key, or none, or no window: whoever takes its key away may come too late.
+    /// Records that a window is about to be bound again, unbound or freed: an invalidation of its key may come too
+    /// late.
     pub fn spoil_takers(&mut self, side: usize, which: usize) {
         let open = self.sides[side].open.as_ref();
         let context = open.and_then(|open| open.veils[which].context);
@@ -145,7 +146,7 @@ impl World {
         }
     }
 
-    /// A request that takes a key away has succeeded.
+    /// Records that a request with invalidation has succeeded.
     pub fn took(&mut self, side: usize, (peer, opening): (usize, u64), work: &Work, context: u32) {
         let number = self.next_number();
         let owner = self.sides.get_mut(peer);
@@ -161,7 +162,7 @@ impl World {
         self.cover.count("take a key away", "done");
     }
 
-    /// A program hears that a peer has taken a key away from it.
+    /// Records that a program learns of the invalidation of its key.
     pub fn lost_to_a_peer(&mut self, side: usize, context: u32) {
         let number = self.next_number();
         if let Some(open) = &mut self.sides[side].open {

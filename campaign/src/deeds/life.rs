@@ -1,4 +1,4 @@
-//! Adapters: opened, closed, dropped, and programs that end.
+//! Adapters: opened, closed, dropped; and programs that end.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use crate::bytes::Freed;
 use crate::calls;
 use crate::world::World;
 
-/// What a slow firmware takes for a command, within the time that one may take.
+/// Duration of a command with slow firmware, within the command's timeout.
 const SLOW: Duration = Duration::from_secs(25);
 
 impl World {
-    /// Asks for a graceful close, which is refused while anything is left, and changes nothing.
+    /// Requests a graceful close, which is refused while any object is left, and then changes nothing.
     pub fn close_gracefully(&mut self, side: usize) {
         let state = self.state_of(side);
         let Some(mut open) = self.sides[side].open.take() else {
@@ -32,8 +32,8 @@ impl World {
         self.sides[side].open = Some(open);
     }
 
-    /// Closes an adapter. Nobody reaches its memory any more, whatever the device has said.
-    /// Whether it closed as it should.
+    /// Closes an adapter. No peer may access its memory any more, whatever the device answered. Returns whether the
+    /// close succeeded as it should.
     pub fn close(&mut self, side: usize) -> bool {
         let (state, keys) = (self.state_of(side), self.keys_of(side));
         let bereaved = self.bereaved(side);
@@ -83,7 +83,7 @@ impl World {
         closed
     }
 
-    /// Closes an adapter whose firmware takes its time for each command: all of them together have that of one.
+    /// Closes an adapter whose firmware is slow for each command: all commands together have the time limit of one.
     pub fn close_slowly(&mut self, side: usize) {
         if self.sides[side].open.is_none() {
             return;
@@ -116,7 +116,7 @@ impl World {
         self.haunt(side, keys);
     }
 
-    /// A program ends without a word, and another begins on the same function at once.
+    /// Ends a program without a close, and starts another on the same function at once.
     pub fn restart(&mut self, side: usize) {
         self.abandon(side);
         self.cover.count("restart", "done");
@@ -130,11 +130,11 @@ impl World {
             return;
         }
         let kin = self.kin(side);
-        // Memory that somebody holds keeps its opening of the function.
+        // Memory that is still held keeps its opening of the function.
         self.look();
         self.freed.retain(|freed| !kin.contains(&freed.side));
         let before = self.sides[side].tampered;
-        // Faults that wait for their commands stay through an opening, or are forgotten before it.
+        // Faults that wait for their commands stay through an opening, or are removed before it.
         let forgets = self.healing || (!self.scripted && self.random.random_bool(0.5));
         if forgets {
             self.sim.mend(&self.sides[side].function);
@@ -146,7 +146,7 @@ impl World {
             .count("open", if answer.is_ok() { "done" } else { "refused" });
         self.tell(side, format_args!("open: {:?}", answer.as_ref().err()));
         match answer {
-            // The reset before it has ended all else that was put into the function.
+            // The reset before the opening has ended all other faults of the function.
             Ok(()) => {
                 for other in kin {
                     self.sides[other].tampered = before && !forgets;

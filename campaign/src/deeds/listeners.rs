@@ -1,4 +1,4 @@
-//! Service points that come and go.
+//! Service points, made and freed.
 
 use rand::Rng;
 use udapl::{ConnQual, PspFlags};
@@ -8,7 +8,7 @@ use crate::side::{COMMON_QUAL, CONN_QUAL, LENDING_QUAL, OTHER_QUAL, RESERVED_QUA
 use crate::world::World;
 
 impl World {
-    /// Something is done with a service point.
+    /// Makes or frees a service point of some kind.
     pub fn listen(&mut self, side: usize, at: usize) {
         let draw = self.random.random_range(0..12);
         let apart = self.sides[side].manner.apart;
@@ -81,7 +81,7 @@ impl World {
         if let Some(Ok(param)) = asked {
             assert_eq!((param.conn_qual, param.flags), (ConnQual(qual), flags));
         }
-        // Requests on their way find nobody.
+        // Requests under way find no listener.
         let place = self.sides[side].place;
         self.spoil("a service point freed", |link| {
             let asked = link.ends[1].0 == side || link.anybody == Some(place);
@@ -91,7 +91,7 @@ impl World {
         Some(psp).filter(|_| freed.is_none_or(|freed| freed.is_err()))
     }
 
-    /// Reserves an idle endpoint for whoever comes, or gives one up that is reserved.
+    /// Reserves an idle endpoint for a request, or frees the reserved service point.
     fn reserve(&mut self, side: usize, at: usize) {
         let Some(open) = &self.sides[side].open else {
             return;
@@ -120,7 +120,7 @@ impl World {
         }
     }
 
-    /// Frees a reserved service point. An endpoint whose request has come stays its request's.
+    /// Frees a reserved service point. An endpoint whose request has arrived stays with the request.
     pub fn release_reserved(&mut self, side: usize) {
         self.spoil("a service point freed", |link| {
             link.ends[1].0 == side && link.up != [true, true]
@@ -140,7 +140,7 @@ impl World {
         }
     }
 
-    /// Frees a reserved service point: the place of its endpoint.
+    /// Frees a reserved service point, and returns the index of its endpoint.
     pub fn free_reserved(&mut self, side: usize) -> Option<usize> {
         let (rsp, at) = self.sides[side].open.as_ref()?.spare.reserved?;
         let freed = self.call(side, "dat_rsp_free", |open| open.ia.rsp_free(rsp))?;

@@ -1,4 +1,4 @@
-//! Memory: registered and freed, and opened by windows.
+//! Memory: registered, freed, and opened by windows.
 
 use rand::Rng;
 use udapl::{CompletionFlags, MemPrivFlags, RmrCookie};
@@ -11,7 +11,7 @@ use crate::keys::Key;
 use crate::side::Open;
 use crate::world::World;
 
-/// Memory that peers may write to and that may be freed, of an adapter.
+/// Most regions of an adapter that peers may write to and that may be freed.
 const MOST_LOOSE: usize = 3;
 
 impl World {
@@ -36,7 +36,7 @@ impl World {
         self.free_loose(side);
     }
 
-    /// Memory of another adapter means nothing to this one, and is refused.
+    /// Registers memory of another adapter, which must be refused.
     fn lend_foreign(&mut self, side: usize) {
         let other = (side + 1) % self.sides.len();
         let kin = self.sides[other].place == self.sides[side].place;
@@ -54,7 +54,7 @@ impl World {
         );
     }
 
-    /// Frees the oldest memory that was lent.
+    /// Frees the oldest lent memory.
     pub fn free_loose(&mut self, side: usize) {
         let number = self.next_number();
         let open = self.sides[side].open.as_ref();
@@ -75,7 +75,7 @@ impl World {
         }
     }
 
-    /// Something is done with a memory window.
+    /// Binds, unbinds, makes or frees a memory window.
     pub fn window(&mut self, side: usize, at: usize) {
         let (which, draw) = (
             self.random.random_range(0..crate::side::VEILS),
@@ -95,7 +95,7 @@ impl World {
             0 => {
                 let (bound, binds, claimed) = (veil.key.is_some(), veil.binds, veil.claimed);
                 let asked = self.call(side, "dat_rmr_query", |open| open.ia.rmr_query(rmr));
-                // A bind that failed may not have been heard of.
+                // The program may not know of a failed bind.
                 if let Some(Ok(param)) = asked.filter(|_| !claimed) {
                     assert!(
                         param.binding.is_none() || bound,
@@ -109,7 +109,7 @@ impl World {
             }
             1 => self.free_window(side, which),
             2 => {
-                // Memory that a window may open is not freed; nor is other memory meanwhile.
+                // Memory that a window may open cannot be freed; other memory stays registered meanwhile.
                 let lmr = veil.region.lmr.lmr;
                 if veil.key.is_some() && veil.binds == 0 && !veil.claimed {
                     let answer = self.call(side, "dat_lmr_free", |open| open.ia.lmr_free(lmr));
@@ -150,13 +150,13 @@ impl World {
         }
     }
 
-    /// Binds a window, or unbinds it.
+    /// Binds or unbinds a window.
     pub fn bind(&mut self, side: usize, at: usize, which: usize, open_it: bool) {
         let none = CompletionFlags::empty();
         self.bind_with(side, at, which, open_it, MemPrivFlags::empty(), none);
     }
 
-    /// Binds a window, or unbinds it, with more than the rights to read and write, and with completion flags.
+    /// Binds or unbinds a window, with more than the rights to read and write, and with completion flags.
     pub fn bind_with(
         &mut self,
         side: usize,

@@ -1,4 +1,4 @@
-//! What programs do, by the objects they do it to.
+//! Actions of programs, by the objects they act on.
 
 mod batches;
 mod busy;
@@ -32,10 +32,10 @@ fn outcome<T>(answer: &DatResult<T>) -> &'static str {
 }
 
 impl World {
-    /// Something that a program does.
+    /// Performs one random action of a program.
     pub fn deed(&mut self, side: usize) {
         if self.sides[side].open.is_none() {
-            // One that was pulled out is waited for until it might have booted.
+            // A removed function is retried until it might have booted.
             if !self.sides[side].removed || self.random.random_ratio(1, 16) {
                 self.reopen(side);
             }
@@ -58,7 +58,7 @@ impl World {
         }
         if self.sides[side].open.as_ref().is_some_and(|open| open.dead) && self.has(Feature::Calls)
         {
-            // What a dead adapter says.
+            // Queries a dead adapter.
             self.ask(side, end);
             self.spare(side);
         }

@@ -1,4 +1,5 @@
-//! Calls that carry no traffic: questions, contexts, zones, notification objects, the registry; and calls out of place.
+//! Calls that carry no traffic: queries, contexts, zones, notification objects, the registry; and calls that must
+//! fail.
 
 use rand::Rng;
 use udapl::registry::ProviderInfo;
@@ -12,7 +13,7 @@ use crate::side::attributes;
 use crate::world::World;
 
 impl World {
-    /// Configures an endpoint anew: more room, or the same; receives that are posted stay.
+    /// Modifies an endpoint's attributes: more room, or the same; posted receives stay.
     pub fn modify(&mut self, side: usize, at: usize) {
         let more = self.random.random_range(0..3);
         let Some(open) = &self.sides[side].open else {
@@ -34,7 +35,7 @@ impl World {
         }
     }
 
-    /// Asks what there is, and holds the answer against what is known.
+    /// Queries objects, and compares the answers with what is known.
     pub fn ask(&mut self, side: usize, at: usize) {
         let draw = self.random.random_range(0..12);
         let word = self.next_number();
@@ -116,7 +117,7 @@ impl World {
         }
     }
 
-    /// What an endpoint says of itself, against what the program has heard of it.
+    /// Compares the state that an endpoint reports with the events that the program has dequeued.
     fn look_at(&mut self, side: usize, ep: udapl::EpHandle, phase: Phase) {
         use udapl::EpState as S;
         let status = self.ep_call(side, "dat_ep_get_status", ep, |open| {
@@ -151,7 +152,7 @@ impl World {
         );
     }
 
-    /// Calls that need no adapter.
+    /// Makes calls that need no adapter.
     fn ask_the_registry(&mut self) {
         let info = ProviderInfo::of_this_crate("campaign");
         let registry = &mut self.registry;
@@ -193,7 +194,7 @@ impl World {
         self.cover.call("dat_strerror", STATELESS, true);
     }
 
-    /// Something is done with objects that nothing depends on.
+    /// Acts on objects that no traffic depends on.
     pub fn spare(&mut self, side: usize) {
         let draw = self.random.random_range(0..10);
         let Some(open) = &self.sides[side].open else {

@@ -1,13 +1,13 @@
-//! Queues that are too short: programs that take nothing out of them for a while, and ports that have much to tell.
+//! Queues that are too short: programs that dequeue nothing for a while, and ports with many events.
 //!
-//! Who has an event dispatcher as short as can be, posts more than it holds, and does not look for completions, may
-//! lose those that do not fit. He is told on the asynchronous EVD, and the connections it served are broken (uDAPL 1.2,
-//! dat_evd_create, DAT_ASYNC_ERROR_EVD_OVERFLOW). Nothing else is lost: an EVD that holds all that can be outstanding
-//! never overflows, what did fit comes in order, and other connections go on. The program then makes another EVD, and
-//! endpoints for it.
+//! A program with the shortest possible EVD that posts more than the EVD holds, and does not dequeue, may lose the
+//! completions that do not fit. It gets an event on the asynchronous EVD, and the connections that the EVD served are
+//! broken (uDAPL 1.2, dat_evd_create, DAT_ASYNC_ERROR_EVD_OVERFLOW). Nothing else is lost: an EVD that holds all that
+//! can be outstanding never overflows, the events that did fit arrive in order, and other connections go on. The
+//! program then makes another EVD, and endpoints for it.
 //!
-//! The device's own queue of events holds what may be waiting at once. A port whose carrier comes and goes while nobody
-//! looks can fill it: up to its length nothing happens, and beyond it the firmware gives up (health syndrome 0x0c).
+//! The device's own event queue has a fixed length. A port whose carrier comes and goes while no driver reads the
+//! queue can fill it: up to its length nothing happens, and beyond it the firmware fails (health syndrome 0x0c).
 
 use hw_sim::Fault;
 use rand::Rng;
@@ -19,11 +19,11 @@ use crate::end::{Kind, Phase, WINDOW, Work};
 use crate::side::{BURST, ENDS, EVENTS_OF_THE_PORT, Open};
 use crate::world::World;
 
-/// Events of other kinds that may be waiting in a device's queue besides those of the port.
+/// Events in a device's queue besides those of the port, at most.
 const OTHERS: u32 = 32;
 
 impl World {
-    /// A program with a short EVD posts requests without data as fast as it can, and then sleeps.
+    /// Posts requests without data as fast as possible on a side with a short EVD, and then lets its program sleep.
     pub fn burst(&mut self, side: usize, at: usize) {
         let count = self.random.random_range(1..=BURST);
         let sleep = self.random.random_range(0..24);
@@ -43,7 +43,7 @@ impl World {
         (one.asleep, one.deep) = (sleep, deep);
     }
 
-    /// Posts a Write of no bytes, which takes nothing but its place in the queues.
+    /// Posts a Write of no bytes, which needs only its entry in the queues.
     pub fn post_empty(&mut self, side: usize, at: usize) -> bool {
         let cookie = self.next_number();
         let Some(open) = &self.sides[side].open else {
@@ -82,7 +82,7 @@ impl World {
         answer.is_ok()
     }
 
-    /// Sees whether more is outstanding than an adapter's short EVD holds: from then on completions may be lost.
+    /// Records whether more is outstanding than an adapter's short EVD holds: from then on completions may be lost.
     pub fn crowd(&mut self, side: usize) {
         let Some(open) = self.sides[side].open.as_mut().filter(|open| open.narrow) else {
             return;
@@ -97,11 +97,11 @@ impl World {
         }
     }
 
-    /// An EVD has lost an event, says the asynchronous one.
+    /// Handles the asynchronous event that an EVD has lost an event.
     pub fn overflowed(&mut self, side: usize, evd: EvdHandle) -> &'static str {
         let open = self.sides[side].open.as_mut().expect("it has an event");
         if evd == open.cr && evd == open.connect {
-            // Each endpoint has its place there, whatever requests come; a second event of one need not have.
+            // Each endpoint has one entry there, whatever requests come; a second event of an endpoint may find none.
             let places = open.ends.iter().filter(|end| end.ep.is_some()).count();
             assert!(
                 open.heard >= places,
@@ -111,7 +111,7 @@ impl World {
             self.ask_what_was_lost(side);
             return "connection event lost";
         }
-        // Requests are the only events whose number is other people's choice.
+        // Requests are the only events whose number other nodes choose.
         if evd == open.cr {
             return "request lost";
         }
@@ -127,7 +127,7 @@ impl World {
         "completion lost"
     }
 
-    /// A connection event was lost: endpoints tell themselves what they are.
+    /// Queries the state of all endpoints after a connection event was lost.
     fn ask_what_was_lost(&mut self, side: usize) {
         let open = self.sides[side].open.as_ref().expect("it has an event");
         let state = |at: usize| {
@@ -135,7 +135,7 @@ impl World {
             open.ia.ep_get_status(ep).ok().map(|status| status.state)
         };
         let states: Vec<_> = (0..ENDS).map(state).collect();
-        // What has come until then and is not lost is heard first.
+        // Events that arrived before and are not lost are dequeued first.
         self.hear_connections(side);
         for (at, state) in states.into_iter().enumerate() {
             let open = self.sides[side].open.as_mut().expect("it has an event");
@@ -156,7 +156,7 @@ impl World {
         }
     }
 
-    /// An EVD that has lost completions is of no use any more: another takes its place, with endpoints of its own.
+    /// Replaces an EVD that has lost completions, with endpoints of its own.
     pub fn replace_spent(&mut self, side: usize) {
         let Some(open) = self.sides[side].open.as_ref().filter(|open| open.spent) else {
             return;
@@ -179,7 +179,7 @@ impl World {
         self.make_missing(side);
     }
 
-    /// Frees the endpoints of EVDs that are spent, and then these.
+    /// Frees the endpoints of overflowed EVDs, and then these EVDs.
     pub fn let_go(&mut self, side: usize) {
         let Some(open) = &self.sides[side].open else {
             return;
@@ -222,8 +222,8 @@ impl World {
         }
     }
 
-    /// The carrier of a card's port comes and goes while nobody looks, about as often as devices have room for events,
-    /// or more often than that.
+    /// Toggles the carrier of a card's port while no driver reads events, about as often as devices have room for
+    /// events, or more often.
     pub fn storm(&mut self, side: usize, small: u32) {
         let (what, times) = match small {
             1 => ("event queues overrun", EVENTS_OF_THE_PORT + 200),
@@ -240,13 +240,13 @@ impl World {
             if small == 1 {
                 self.sides[other].tampered = true;
             }
-            // Their next turn empties the queues.
+            // The next turn of these sides empties the queues.
             (self.sides[other].asleep, self.sides[other].deep) = (0, false);
         }
         self.tell(side, format_args!("{times} events of the port"));
         self.spoil_wire();
         let card = self.cards[self.sides[side].card].physical();
-        // One that is down gets its carrier back, too.
+        // A port that is down gets its carrier back, too.
         self.sim.inject(&card, &Fault::LinkUp);
         for _ in 0..times / 2 {
             self.sim.inject(&card, &Fault::LinkDown);
@@ -254,7 +254,7 @@ impl World {
         }
     }
 
-    /// Whether a side's program sleeps through this turn, and whether nobody looks after its connections either.
+    /// Returns whether a side's program sleeps through this turn, and whether its connections are not served either.
     pub fn sleeps(&mut self, side: usize) -> Option<bool> {
         let one = &mut self.sides[side];
         if self.healing || one.asleep == 0 || one.open.is_none() {
@@ -263,7 +263,7 @@ impl World {
         }
         one.asleep -= 1;
         let deep = one.deep;
-        // Requests wait for somebody who decides.
+        // Requests wait until a program decides.
         let place = one.place;
         self.spoil("a program that sleeps", |link| {
             link.up != [true, true] && link.concerns(side, place)

@@ -1,4 +1,4 @@
-//! Calls on an endpoint in states in which DAT refuses them, and questions in any.
+//! Calls on an endpoint in states in which DAT refuses them, and queries in any state.
 
 use udapl::{
     CloseFlags, CompletionFlags, ConnQual, ConnectFlags, CrHandle, DtoCookie, EpChange, EpHandle,
@@ -11,15 +11,15 @@ use crate::keys::Region;
 use crate::world::World;
 
 impl World {
-    /// Makes every call on an endpoint that its state forbids. The judge finds what succeeds, and what a refusal
-    /// changes.
+    /// Makes every call on an endpoint that its state forbids. The judge finds calls that succeed, and changes of
+    /// state by a refused call.
     pub fn poke(&mut self, side: usize, ep: EpHandle) {
         use EpState as S;
         self.ask_about(side, ep);
         self.overreach(side, ep);
         self.poke_posts(side, ep);
         self.poke_connects(side, ep);
-        // A call may look around, and the state is another one after it.
+        // A call may process input, which changes the state.
         if self.is_none_of(side, ep, &[S::Unconnected, S::Disconnected]) {
             self.ep_call(side, "dat_ep_reset", ep, |open| open.ia.ep_reset(ep));
         }
@@ -50,7 +50,7 @@ impl World {
         });
     }
 
-    /// Whether an endpoint is there and in none of these states.
+    /// Returns whether an endpoint exists and is in none of these states.
     fn is_none_of(&self, side: usize, ep: EpHandle, states: &[EpState]) -> bool {
         let open = self.sides[side].open.as_ref();
         let status = open.and_then(|open| open.ia.ep_get_status(ep).ok());
@@ -70,7 +70,7 @@ impl World {
         });
     }
 
-    /// Posts buffers that begin before their LMR or end behind it, by a byte.
+    /// Posts buffers that begin a byte before their LMR or end a byte behind it.
     fn overreach(&mut self, side: usize, ep: EpHandle) {
         let Some(open) = &self.sides[side].open else {
             return;
@@ -122,7 +122,7 @@ impl World {
             segment_length: 8,
         };
         let none = CompletionFlags::empty();
-        // Posts look at nothing, so the state stays; a bind does, and comes last.
+        // Posts process no input, so the state stays; a bind does, and comes last.
         if !self.is_none_of(side, ep, &[EpState::Connected, EpState::Disconnected]) {
             return;
         }
@@ -165,7 +165,7 @@ impl World {
         });
     }
 
-    /// Accepts a request with endpoints that cannot be had for it.
+    /// Accepts a request with endpoints that cannot serve it.
     pub fn accept_wrongly(&mut self, side: usize, cr: CrHandle) {
         let Some(open) = &self.sides[side].open else {
             return;
@@ -183,7 +183,7 @@ impl World {
         }
     }
 
-    /// Makes calls on an endpoint that is in a state that does not last.
+    /// Makes calls on an endpoint in a transient state.
     pub fn poke_end(&mut self, side: usize, at: usize) {
         let open = self.sides[side].open.as_ref();
         if let Some(ep) = open.and_then(|open| open.ends[at].ep) {

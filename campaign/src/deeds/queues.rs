@@ -10,7 +10,7 @@ use crate::side::{EVENTS, Open, SHARED, SHARED_DTOS};
 use crate::world::World;
 
 impl World {
-    /// Something is done with a shared receive queue.
+    /// Acts on a shared receive queue.
     pub fn share(&mut self, side: usize) {
         let draw = self.random.random_range(0..10);
         let mark = self.random.random_range(0..4);
@@ -57,7 +57,7 @@ impl World {
         }
     }
 
-    /// An SRQ is freed when no endpoint uses it, and refuses before; endpoints of it go with it.
+    /// Frees an SRQ, which is refused while an endpoint uses it; its endpoints are freed first.
     fn free_srq(&mut self, side: usize) {
         let Some(srq) = self.sides[side].open.as_ref().and_then(|open| open.srq) else {
             return;
@@ -73,7 +73,7 @@ impl World {
                 "side {side}: an SRQ is freed that endpoints use"
             );
         }
-        // Completions that are there have slots; they are taken before the endpoints are gone.
+        // Completions already queued name slots; they are dequeued before the endpoints are freed.
         self.events(side);
         while let Some(at) = self.sides[side].open.as_ref().and_then(shares) {
             if !self.free_end(side, at) {
@@ -88,7 +88,7 @@ impl World {
             && let Some(open) = &mut self.sides[side].open
         {
             open.srq = None;
-            // What endpoints had taken of it may still be told of.
+            // Completions may still arrive for buffers that endpoints had taken.
             let buffers = std::mem::take(&mut open.buffers);
             open.orphans
                 .extend(buffers.into_keys().map(|cookie| (false, cookie)));
@@ -133,7 +133,7 @@ impl World {
         }
     }
 
-    /// Something is done with an event dispatcher.
+    /// Acts on an event dispatcher.
     pub fn dispatch(&mut self, side: usize) {
         let draw = self.random.random_range(0..12);
         let more = self.random.random_range(0..200);
@@ -187,7 +187,7 @@ impl World {
         }
     }
 
-    /// Waits for no time, and takes what there is.
+    /// Waits with a zero timeout, and dequeues all events.
     fn wait(&mut self, side: usize, evd: udapl::EvdHandle) {
         let event = self.call(side, "dat_evd_wait", |open| {
             let waited = open.ia.evd_wait(evd, Timeout::ZERO, 1);
@@ -209,7 +209,7 @@ impl World {
         }
     }
 
-    /// Events of the program's own.
+    /// Posts software events.
     fn software(&mut self, side: usize, draw: u32, number: u64) {
         let Some(open) = &self.sides[side].open else {
             return;
@@ -227,7 +227,7 @@ impl World {
             open.ia.evd_post_se(evd, SoftwareEvent(number))
         });
         if draw == 10 {
-            // They come out in the order they went in; here the last one ends the row.
+            // They come out in the order they went in; the last one ends the series.
             let mut last = None;
             while let Some(Ok(Some(event))) =
                 self.call(side, "dat_evd_dequeue", |open| open.ia.evd_dequeue(evd))

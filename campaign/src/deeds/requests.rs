@@ -1,4 +1,4 @@
-//! Requests to connect: accepted, refused, held, handed off.
+//! Connection requests: accepted, rejected, held, handed off.
 
 use hw_sim::Fault;
 use mlx_prm::{Opcode, QpState, ServiceType};
@@ -13,7 +13,7 @@ use crate::stranger::QPNS;
 use crate::world::World;
 
 impl World {
-    /// A request has come: what becomes of it.
+    /// Decides about a request that has arrived.
     pub fn request(&mut self, side: usize, cr: CrHandle) {
         let draw = self.random.random_range(0..20);
         let name = self.call(side, "dat_cr_query", |open| {
@@ -70,8 +70,7 @@ impl World {
         }
     }
 
-    /// Accepts a request that nobody of this world has made. The endpoint is taken until the attempt has come to
-    /// nothing.
+    /// Accepts a request that no program of this world has made. The endpoint is in use until the attempt has failed.
     fn accept_stranger(&mut self, side: usize, cr: CrHandle) {
         let idle = |end: &End| end.phase == Phase::Idle && end.ep.is_some();
         let open = self.sides[side].open.as_ref();
@@ -96,7 +95,7 @@ impl World {
         }
     }
 
-    /// Whoever is connected to, a queue pair gives up after some time.
+    /// Checks that each connected queue pair gives up after some time, whatever its peer.
     fn is_patient_enough(&self, side: usize) {
         let most = dat_core::cm::Config::default().max_ack_timeout;
         for qpn in QPNS {
@@ -113,7 +112,7 @@ impl World {
         }
     }
 
-    /// Decides all requests that were held.
+    /// Decides all held requests.
     pub fn decide_held(&mut self, side: usize) {
         let held = match &mut self.sides[side].open {
             Some(open) => std::mem::take(&mut open.spare.held),
@@ -143,7 +142,7 @@ impl World {
         self.refuse(side, cr);
     }
 
-    /// Rejects a request; the endpoint of a reserved service point is its own again.
+    /// Rejects a request; the endpoint of a reserved service point returns to its owner.
     fn refuse(&mut self, side: usize, cr: CrHandle) {
         let answer = self.call(side, "dat_cr_reject", |open| open.ia.cr_reject(cr));
         if let Some(answer) = answer {
@@ -189,7 +188,7 @@ impl World {
         let Some(accepted) = accepted else { return };
         self.cover.count("accept", outcome(&accepted));
         if accepted.is_err() {
-            // The request is there still, and whoever made it is told.
+            // The request still exists, and its sender gets a rejection.
             self.reject(side, cr, link);
             if brought.is_some() && reserved.is_none() {
                 self.forget_end(side, at);
@@ -213,8 +212,8 @@ impl World {
         }
     }
 
-    /// Accepts a request while the device refuses to bring the queue pair up, once. That call fails, and nothing else
-    /// comes of it: the request may be accepted again, and the endpoint has its receives.
+    /// Accepts a request while the device fails one command that brings the queue pair up. That call fails, without
+    /// other effects: the request may be accepted again, and the endpoint keeps its receives.
     fn accept_half_way(&mut self, side: usize, cr: CrHandle, ep: EpHandle, own: Option<EpHandle>) {
         let last = self.random.random_bool(0.5);
         let opcode = if last {
@@ -252,7 +251,7 @@ impl World {
         self.cover.count("accept", "refused half-way");
     }
 
-    /// A request may come again when its first accept got nowhere: whoever accepted it then is connected to nobody.
+    /// Handles a request that arrives again after its first accept failed: the program that accepted it has no peer.
     fn part(&mut self, link: usize) {
         let (side, opening, at) = self.links[link].ends[1];
         if opening == 0 {
@@ -278,7 +277,7 @@ impl World {
         }
     }
 
-    /// Takes an endpoint that a request has brought into the place of an idle one.
+    /// Puts an endpoint that came with a request in the place of an idle one.
     fn adopt(&mut self, side: usize, at: usize, ep: udapl::EpHandle) -> bool {
         let Some(open) = &self.sides[side].open else {
             return false;

@@ -1,4 +1,4 @@
-//! What is posted: receives, sends, RDMA.
+//! Posted requests: receives, sends, RDMA.
 
 use rand::Rng;
 use udapl::{CompletionFlags, DtoCookie, EpHandle, LmrTriplet, RmrTriplet};
@@ -10,7 +10,7 @@ use crate::end::{Kind, Phase, Sent, WINDOW, Work};
 use crate::keys::{Key, Region};
 use crate::world::World;
 
-/// Bytes of a region's slot, as their owner names them.
+/// Returns the bytes of a region's slot as a local buffer.
 pub fn local(region: &Region, slot: usize, bytes: usize) -> LmrTriplet {
     LmrTriplet {
         lmr_context: region.lmr.lmr_context,
@@ -27,7 +27,7 @@ pub fn remote(region: &Region, slot: usize, bytes: usize) -> RmrTriplet {
     }
 }
 
-/// The immediate data of a message, if it goes with some: one of four does.
+/// Returns the immediate data of a message; one message in four has some.
 #[must_use]
 pub fn immediate(number: u64) -> Option<u32> {
     let data = u32::try_from(number & u64::from(u32::MAX)).ok();
@@ -104,7 +104,7 @@ impl World {
         self.post_one(side, at, kind, bytes, pick, fence);
     }
 
-    /// Posts a request, if there is a connection for it.
+    /// Posts a request, if it has a connection.
     pub fn post_one(
         &mut self,
         side: usize,
@@ -162,8 +162,8 @@ impl World {
         }
     }
 
-    /// Makes a request ready that is to be posted behind others, if there is a connection for it and a place: what kind
-    /// it is of, how long, which key an attack uses, and whether it is fenced.
+    /// Prepares a request to be posted behind others, if it has a connection and a slot. The arguments are its kind,
+    /// its length, the key an attack uses, and whether it is fenced.
     pub fn prepare(
         &mut self,
         side: usize,
@@ -225,7 +225,7 @@ impl World {
         })
     }
 
-    /// A request that was made ready has been posted.
+    /// Records that a prepared request has been posted.
     pub fn posted(&mut self, side: usize, at: usize, one: Prepared) {
         if self.sides[side].open.is_none() {
             return;
@@ -266,7 +266,8 @@ impl World {
         end.requests.push_back(work);
     }
 
-    /// Whether a buffer is there for one more message on a connection, behind so many that are about to be sent on it.
+    /// Returns whether the peer has a buffer for one more message on a connection, behind those that are about to be
+    /// sent.
     fn is_awaited(
         &self,
         peer: usize,
@@ -293,8 +294,8 @@ impl World {
         end.receives.len() > self.links[link].sent[own].len() + before
     }
 
-    /// Where a request goes, and whether its key is void. An adapter that was opened again has other memory, and the
-    /// keys of the old one are told to nobody but those who knew them: they are in the connection.
+    /// Returns the target of a request, and whether its key is void. An adapter that was opened again has other
+    /// memory; only peers that knew the keys of the old opening use them, as recorded in the connection.
     #[allow(
         clippy::type_complexity,
         reason = "a place, and the key in it that is void"

@@ -1,8 +1,8 @@
-//! Access that ends while the device refuses to end it, and peers who look at once whether it has.
+//! Revocation of access that the device refuses, and peers that try at once to use that access.
 //!
-//! A fault that waits for any of forty commands seldom meets the one that ends access, and a peer that writes where it
-//! likes seldom tries a key in the moment it is void. Here both are brought about: the command for just this deed is
-//! refused, the deed is done, and whoever is connected writes with the key.
+//! A fault that waits for any of forty commands seldom meets the one that ends access, and a peer that writes at
+//! random seldom tries a key in the moment it becomes void. Here both are forced: the command for one action is
+//! refused, the action is done, and every connected peer writes with the key.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::side::{ENDS, Open, VEILS};
 use crate::world::World;
 
 impl World {
-    /// Something ends that the device does not end: the call says so, or the function is stopped.
+    /// Ends access by a command that the device refuses: the call fails, or the function is stopped.
     pub fn betray(&mut self, side: usize, at: usize) {
         let (deed, which, times) = (
             self.random.random_range(0..8),
@@ -66,8 +66,8 @@ impl World {
         self.attack(side);
     }
 
-    /// Has a window bound, and the connection over on which it was: the next bind there fails, and what the window
-    /// opened is to be taken from it by command. Whether it is so.
+    /// Binds a window, and ends the connection on which it was bound: the next bind there fails, and the window must
+    /// be unbound by command. Returns whether both succeeded.
     fn bound_and_left(&mut self, side: usize, at: usize, which: usize) -> bool {
         let bound = |world: &Self| {
             let open = world.sides[side].open.as_ref();
@@ -90,8 +90,8 @@ impl World {
         bound(self)
     }
 
-    /// Every endpoint that is connected to a side writes with one of the keys it was ever told, often the one that was
-    /// voided last.
+    /// Makes every endpoint connected to a side write with one of the keys it was ever told, often the one voided
+    /// last.
     pub fn attack(&mut self, side: usize) {
         let youngest = self.sides[side].open.as_ref().and_then(Open::youngest_void);
         for (other, at) in self.connected_to(side) {
@@ -104,7 +104,7 @@ impl World {
         }
     }
 
-    /// Endpoints whose peer is, or was, one of this side's.
+    /// Returns endpoints whose peer is, or was, an endpoint of this side.
     fn connected_to(&self, side: usize) -> Vec<(usize, usize)> {
         let all = (0..self.sides.len()).flat_map(|other| (0..ENDS).map(move |at| (other, at)));
         all.filter(|(other, at)| {
@@ -117,13 +117,13 @@ impl World {
         .collect()
     }
 
-    /// Keys of an adapter that is about to go, all of which are void then.
+    /// Returns the keys of an adapter that is about to close, which voids all of them.
     pub fn keys_of(&self, side: usize) -> Vec<Key> {
         let open = self.sides[side].open.as_ref();
         open.map_or_else(Vec::new, |open| open.granted().collect())
     }
 
-    /// Whoever was connected to an adapter that is gone writes to its memory with keys that it had given.
+    /// Makes every peer of a closed adapter write to its memory with keys that it had given.
     pub fn haunt(&mut self, side: usize, keys: Vec<Key>) {
         if self.healing || self.scripted {
             return;
@@ -133,7 +133,7 @@ impl World {
         self.ghosts.clear();
     }
 
-    /// Where an attack goes, if the adapter that it is meant for is gone.
+    /// Returns the target of an attack on an adapter that is gone.
     pub fn ghost(&self, pick: usize, bytes: usize) -> Option<RmrTriplet> {
         let key = self.ghosts.get(pick % self.ghosts.len().max(1))?;
         Some(RmrTriplet {

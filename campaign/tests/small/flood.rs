@@ -10,7 +10,7 @@ fn an_honest_client_connects_in_a_flood_and_an_established_connection_carries_on
         requests: 2_048,
         per_turn: 64,
     });
-    // All but those that have just come.
+    // All but the most recent requests.
     assert!(ebb.flood.handled > 1_900, "{ebb:?}");
     assert_eq!(
         ebb.flood.refused, 0,

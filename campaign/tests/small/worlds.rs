@@ -1,4 +1,4 @@
-//! Some worlds of the campaign, in every run of the tests; `cargo xtask campaign` runs as many as one likes.
+//! Some worlds of the campaign, in every run of the tests; `cargo xtask campaign` runs any number.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use campaign::{Case, FAULTS, Harm, Plan, Record, case, many, run};
 const SEEDS: u64 = 240;
 const STEPS: u32 = 400;
 
-/// Two more seeds, new with every commit (`cargo xtask test` names it).
+/// Returns two more seeds, new with every commit (`cargo xtask test` names the commit).
 fn of_the_commit() -> Vec<u64> {
     let commit = std::env::var("SIM_COMMIT").unwrap_or_default();
     let word = |at: usize| u64::from_str_radix(commit.get(at..at + 8)?, 16).ok();

@@ -1,5 +1,5 @@
-//! The C ABI under a program that mixes everything up: any call, any handle (live, stale, of another kind, of another
-//! adapter, no handle at all), any number in every enumeration and count, and pointers to memory that is there.
+//! The C ABI under a program that confuses everything: any call, any handle (live, stale, of another kind, of another
+//! adapter, no handle at all), any number in every enumeration and count, and pointers to valid memory.
 //!
 //! No call may crash, hang or panic: a panic inside would show as DAT_INTERNAL_ERROR.
 
@@ -14,21 +14,21 @@ use udapl::capi::types::*;
 use udapl::capi::*;
 use udapl::{LmrTriplet, RmrTriplet};
 
-/// A call: which, on which handles, with which numbers.
+/// A call: its number, its handles, its numbers.
 type Op = (u8, [u8; 6], [u32; 3]);
 
 /// Memory the device may be told to write to, for as long as the process runs.
 static mut MEMORY: [u64; 1024] = [0; 1024];
 const BYTES: u64 = 8192;
 
-/// A program and what it holds.
+/// A program and its objects.
 struct Program {
     handles: Vec<DatHandle>,
     contexts: Vec<u32>,
     names: [CString; 2],
 }
 
-/// Room for anything a call writes.
+/// Buffer large enough for any output of a call.
 #[repr(C, align(16))]
 struct Room([u8; 1024]);
 
@@ -58,7 +58,7 @@ impl Program {
     fn handle(&self, pick: u8) -> DatHandle {
         let known = self.handles[usize::from(pick) % self.handles.len()];
         match pick {
-            // Next to a handle, or nowhere near one.
+            // An address next to a handle, or far from all handles.
             250.. => without_provenance_mut(known.addr() ^ 1 << (pick % 64)),
             249 => without_provenance_mut(usize::MAX),
             _ => known,
@@ -73,7 +73,7 @@ impl Program {
         let mut room = Room([0; 1024]);
         let any = (&raw mut room).cast::<c_void>();
         let context = |number: u32| self.contexts[number as usize % self.contexts.len()];
-        // CAST: a few segments, and now and then a count that is none.
+        // CAST: a few segments, and sometimes an invalid count.
         let count = (x % 6).cast_signed() - 1;
         let memory = (&raw mut MEMORY).cast::<c_void>();
         let at = memory.addr() as u64;
@@ -104,7 +104,8 @@ impl Program {
         };
         macro_rules! c {
             ($call:expr) => {
-                // SAFETY: handles and numbers are anything; every pointer is null or points to what the header says.
+                // SAFETY: handles and numbers are arbitrary; every pointer is null or points to memory as the header
+                // demands.
                 unsafe { $call }
             };
         }
@@ -272,20 +273,20 @@ type libc_sockaddr_in6 = [u8; 28];
 
 static COOKIE: [u8; 40] = [7; 40];
 
-/// An agent: it looks at the EVD it is told of.
+/// An agent, which dequeues from the EVD it is called for.
 ///
 /// # Safety
-/// None: it takes anything.
+/// None: it accepts any arguments.
 unsafe extern "C" fn agent(_instance_data: *mut c_void, evd: DatHandle) {
     let mut room = Room([0; 1024]);
-    // SAFETY: there is room for an event.
+    // SAFETY: the buffer holds an event.
     let _answer = unsafe { dat_evd_dequeue(evd, (&raw mut room).cast()) };
 }
 
 impl Drop for Program {
     fn drop(&mut self) {
         for &handle in &self.handles {
-            // Those that are adapters, and still open.
+            // Handles of adapters that are still open.
             let _answer = dat_ia_close(handle, 0);
         }
     }

@@ -1,8 +1,7 @@
-//! Hostile bytes against the connection manager and its messages, and against the other protocol without I/O
-//! ([`neighbours`](super::neighbours)).
+//! Hostile bytes against the connection manager and its messages. For the other protocol without I/O see
+//! [`neighbours`](super::neighbours).
 //!
-//! Run as tests these replay a few thousand random inputs; `cargo bolero test` drives them with an
-//! engine.
+//! Run as tests these replay a few thousand random inputs; `cargo bolero test` drives them with an engine.
 
 use crate::honest::Longest;
 use bolero::{TypeGenerator, check};
@@ -25,7 +24,7 @@ fn padded(bytes: &[u8]) -> Mad {
     mad
 }
 
-/// The same, with the header of a connection management message: without it, little gets in.
+/// The same, with the header of a connection management message: without it, few inputs pass the first check.
 fn of_our_class(bytes: &[u8]) -> Mad {
     let mut mad = padded(bytes);
     mad[..4].copy_from_slice(&[1, 7, 2, 3]);
@@ -84,7 +83,7 @@ fn accept_params(qpn: u32) -> AcceptParams<'static> {
     }
 }
 
-/// A message that could be read is written and read again without a change.
+/// A message that could be parsed is emitted and parsed again without a change.
 #[test]
 fn parsed_messages_survive_being_emitted() {
     check!().for_each(|bytes: &[u8]| {
@@ -97,46 +96,46 @@ fn parsed_messages_survive_being_emitted() {
     });
 }
 
-/// Bytes without any help are read or refused, never more.
+/// Arbitrary bytes are parsed or refused, without a panic.
 #[test]
 fn arbitrary_bytes_are_parsed_without_panic() {
     check!().for_each(|bytes: &[u8]| drop(Message::parse(&padded(bytes))));
 }
 
-/// What happens to the two connection managers.
+/// An event at the two connection managers.
 #[derive(Clone, Debug, TypeGenerator)]
 enum Action {
-    /// One asks the other.
+    /// One sends a request to the other.
     Connect {
         at_a: bool,
         rdma_cm: bool,
         qpn: u8,
         random: u64,
     },
-    /// A consumer answers whatever it was told last, somehow.
+    /// A consumer answers its last event in some way.
     Answer { at_a: bool, how: u8, which: u8 },
     /// A datagram on the wire arrives; the one queued first, or another.
     Deliver { which: u8 },
     /// It arrives, and stays on the wire to arrive again.
     Repeat { which: u8 },
-    /// It does not.
+    /// It is lost.
     Lose { which: u8 },
     /// It arrives with some bytes changed.
     Corrupt { which: u8, changes: Vec<(u8, u8)> },
-    /// A datagram nobody sent arrives.
+    /// A forged datagram arrives.
     Forge { at_a: bool, bytes: Vec<u8> },
     /// Time passes.
     Wait { milliseconds: u16 },
 }
 
-/// Turns of an honest client and its server until both are connected: one each for request and reply.
+/// Turns of an honest client and its server until both are connected: one for the request, one for the reply.
 const MOST_TURNS: u64 = 2;
 static BESIDE: Longest = Longest::new("connection managers of any history", "turns", MOST_TURNS);
 
 struct World {
     cms: [Cm; 2],
     now: Nanos,
-    /// For whom, and what.
+    /// Receiver and datagram.
     wire: Vec<(usize, Mad)>,
     names: [Vec<ConnId>; 2],
     qpn: u32,
@@ -199,7 +198,7 @@ impl World {
         };
         let (conn, now, cm) = (self.names[end][index], self.now, &mut self.cms[end]);
         self.qpn += 1;
-        // A refused call is as good as any other: it must only not do harm.
+        // A refused call is fine: it must only do no harm.
         match how % 7 {
             0 => drop(cm.accept(now, conn, accept_params(self.qpn))),
             1 => drop(cm.reject(now, conn, RejectReason::Consumer)),
@@ -273,7 +272,8 @@ impl World {
         self.drain();
     }
 
-    /// An honest client with an address and a wire of its own asks one of the two, whose program takes it at once.
+    /// An honest client with an address and a wire of its own sends a request to one of the two, whose program
+    /// accepts it at once.
     fn honest(&mut self, end: usize) {
         let (now, server, random) = (self.now, &mut self.cms[end], self.now ^ 0x0e57);
         let mut client = Cm::new(Config {
@@ -289,7 +289,7 @@ impl World {
         };
         client.connect(now, params).expect("sound parameters");
         let mut established = None;
-        // The last two are for the goodbye.
+        // The last two turns are for the disconnect.
         for turn in 1..=MOST_TURNS + 2 {
             while let Some((_, mad)) = client.poll_transmit() {
                 server.handle_mad(now, &address(3), &mad, random);
@@ -326,7 +326,7 @@ impl World {
         BESIDE.took(established.expect("the honest client has its connection"));
     }
 
-    /// Everything is let go and the wire is cut: all that is left must end by time alone.
+    /// Frees all connections and cuts the wire: the rest must end by timeouts alone.
     fn end(mut self) {
         for (cm, names) in self.cms.iter_mut().zip(&self.names) {
             for &conn in names {
@@ -342,8 +342,8 @@ impl World {
     }
 }
 
-/// Two connection managers, whose consumers do anything, over a wire that does anything: nothing
-/// panics, nothing grows, an honest client is connected at once, and in the end nothing is left.
+/// Two connection managers with arbitrary consumers, over an arbitrary wire: no panic, bounded memory, an honest
+/// client connects at once, and in the end nothing is left.
 #[test]
 fn connection_managers_survive_any_history() {
     check!().with_type::<Vec<Action>>().for_each(|actions| {
@@ -359,7 +359,7 @@ fn connection_managers_survive_any_history() {
     BESIDE.tell();
 }
 
-/// One connection manager, with requests of its own out, against any datagrams.
+/// One connection manager, with requests of its own under way, against any datagrams.
 #[test]
 fn connection_manager_survives_arbitrary_datagrams() {
     check!()
@@ -401,8 +401,8 @@ fn request_from(last: u8, random: u64) -> Mad {
     cm.poll_transmit().expect("a REQ").1
 }
 
-/// A server that accepts everything, among strangers of many addresses who send requests and anything else: the honest
-/// client has its connection after one round trip each time, and the server holds no more than it may.
+/// A server that accepts every request, under traffic of any kind from many addresses. An honest client has its
+/// connection after one round trip each time, and the server's memory stays within its bound.
 #[test]
 fn an_honest_client_connects_in_one_round_trip_whatever_strangers_send() {
     static BESIDE: Longest = Longest::new("requests and datagrams of strangers", "round trips", 1);
@@ -421,7 +421,7 @@ fn an_honest_client_connects_in_one_round_trip_whatever_strangers_send() {
                 ..Config::default()
             });
             let (mut now, mut qpn, mut held) = (0, 0x100, 0_usize);
-            // So many that they cannot turn over all places of the listener within a round trip.
+            // Few enough that they cannot replace all entries of the listener within a round trip.
             for sent in strangers.chunks(32) {
                 client
                     .connect(now, connect_params(SERVICE, qpn, random ^ u64::from(qpn)))

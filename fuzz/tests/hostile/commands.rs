@@ -1,10 +1,10 @@
 //! Hostile software on a whole function: commands, mailboxes, registers, configuration space, mappings.
 //!
-//! The first harness talks to a function with live queues and keys: every command there is, with the numbers of objects
-//! that exist in its fields and some bits spoilt; doorbells of every kind; rewritten queue memory; memory unmapped
-//! under the device's feet. The second knows nothing and writes bytes anywhere. Meanwhile another function carries out
-//! commands (in the first harness one whose peer went mad). Afterwards time still goes on, and after a function-level
-//! reset nothing is left and everything can be built again.
+//! The first harness attacks a function with live queues and keys: every command, with numbers of existing objects in
+//! its fields and some bits flipped; doorbells of every kind; rewritten queue memory; memory unmapped while the
+//! device uses it. The second has no knowledge and writes bytes anywhere. Meanwhile another function carries out
+//! commands (in the first harness the peer of the attacked one). Afterwards time still advances, and after a
+//! function-level reset nothing is left and all objects can be created again.
 
 use crate::bench::{BASE, Bench};
 use crate::honest::Longest;
@@ -15,10 +15,10 @@ use mlx_prm::*;
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
-/// Bytes of the bench's memory that attacks reach: command queue, mailboxes, and whatever was allocated since.
+/// Bytes of the bench's memory that attacks may change: command queue, mailboxes, and all later allocations.
 const REACH: u32 = 0x30_0000;
 
-/// A number that means something to the function, or one that does not.
+/// A number with a meaning for the function, or without.
 #[derive(Clone, Copy, Debug, TypeGenerator)]
 enum Number {
     Uar,
@@ -32,7 +32,7 @@ enum Number {
         healthy: bool,
     },
     KeyIndex,
-    /// What a creation answered, the latest first.
+    /// A number that a creation returned, the latest first.
     Created(u8),
     Small(u8),
     Any(u32),
@@ -45,17 +45,17 @@ struct Command {
     op_mod: u8,
     /// An op_mod for a command that has only one.
     odd_op_mod: Seldom,
-    /// What goes into the dword at 0x08 instead of an object of the right kind, if anything.
+    /// Value of the dword at 0x08 instead of an object of the right kind, if any.
     object: Option<Number>,
     /// 64-bit words behind the fixed part: page lists and the like.
     list: Vec<Word>,
-    /// Fields and what is written there, as dwords.
+    /// Fields and their values, as dwords.
     fields: [(u8, Number); 2],
     fields_when: Seldom,
     spoil: Spoil,
-    /// The lengths told, if not the true ones.
+    /// The announced lengths, if not the true ones.
     lengths: (u32, u32),
-    /// Whether the transport is spoilt.
+    /// True if the transport is corrupted.
     undeliverable: Seldom,
     entry: Spoil,
     mailbox: Spoil,
@@ -69,11 +69,11 @@ enum Word {
     Any(u64),
 }
 
-/// One thing software does.
+/// One action of the software.
 #[derive(Clone, Debug, TypeGenerator)]
 enum Attack {
     Command(Command),
-    /// A well-formed creation, so that there is something to spoil.
+    /// A well-formed creation, to give later attacks an object.
     Create {
         what: u8,
         spoil: Spoil,
@@ -104,19 +104,19 @@ enum Attack {
         bytes: Vec<u8>,
         when: Seldom,
     },
-    /// Rings and records of a queue pair are.
+    /// Rings and doorbell records of a queue pair are overwritten.
     Queue {
         healthy: bool,
         at: u16,
         value: u32,
     },
-    /// Memory can no longer be reached.
+    /// Memory is unmapped from the device.
     Unmap {
         when: Seldom,
     },
-    /// It can again.
+    /// The memory is mapped again.
     Map,
-    /// Interrupts are handed over again, perhaps fewer of them.
+    /// Interrupts are set up again, perhaps fewer of them.
     Interrupts {
         count: u8,
     },
@@ -125,7 +125,7 @@ enum Attack {
     },
 }
 
-/// Inputs of every command there is, zero but for the opcode.
+/// Returns inputs of every command, zero but for the opcode.
 fn inputs() -> Vec<Vec<u8>> {
     macro_rules! inputs {
         ($($name:ident),* $(,)?) => { vec![$( $name::new().as_bytes().to_vec(), )*] };
@@ -207,7 +207,7 @@ fn put(bytes: &mut [u8], at: usize, value: u32) {
     }
 }
 
-/// A world and what its hostile driver remembers.
+/// A world and the state of its hostile driver.
 struct Driver {
     world: World,
     created: Vec<u32>,
@@ -244,7 +244,7 @@ impl Word {
     }
 }
 
-/// What kind of object a command names at 0x08.
+/// Returns the kind of object that a command names at 0x08.
 fn named(opcode: Opcode) -> Option<Number> {
     const CREATED: Number = Number::Created(0);
     match opcode {
@@ -293,7 +293,7 @@ fn has_variants(opcode: Opcode) -> bool {
 }
 
 impl Driver {
-    /// Hands a command over and lets it happen.
+    /// Submits a command and lets the device execute it.
     fn submit(
         &mut self,
         input: &[u8],
@@ -356,7 +356,7 @@ impl Driver {
     }
 }
 
-/// A creation that would succeed; the seventh, if the newest object is user memory.
+/// Returns a creation that would succeed; the seventh does if the newest object is user memory.
 fn creation(world: &World, what: u8, newest: u32) -> Vec<u8> {
     let (uar, pd, eqn) = (
         world.a.resources.uar,
@@ -519,7 +519,7 @@ impl Attack {
             }
             Self::Unmap { when } if when.now() => {
                 let bytes = world.a.bench.memory.len();
-                // Refused if it is so already.
+                // Refused if it is already unmapped.
                 let _ = world.a.bench.function.dma_unmap(BASE, bytes);
             }
             Self::Register { .. }
@@ -567,7 +567,7 @@ fn map(bench: &Bench) {
 
 fn write_bar(bench: &Bench, offset: u16, bytes: &[u8; 8], length: u8) {
     let bytes = &bytes[..usize::from(length) % 8 + 1];
-    // As Function does: the memory first, and only where there is memory.
+    // As Function does: the memory first, and only where the BAR has memory.
     if bench.bar.contains(usize::from(offset), bytes.len()) {
         bench.bar.write_bytes(usize::from(offset), bytes);
     }
@@ -585,7 +585,7 @@ fn write_config(bench: &Bench, offset: u16, bytes: &[u8; 4], length: u8) {
 /// Virtual microseconds in which another function carries out a command.
 const MOST_US: u64 = 5;
 
-/// A command of a function that nobody attacks.
+/// Runs a command of a function that is not attacked.
 fn check_honest(bench: &mut Bench, longest: &Longest) {
     let submission = bench.prepare(NopIn::new().as_bytes(), 16);
     bench.submit(&submission);
@@ -602,7 +602,7 @@ fn check_honest(bench: &mut Bench, longest: &Longest) {
     );
 }
 
-/// Whatever software asks of a function with live queues, time goes on, the peer lives, and a reset cleans up.
+/// Under any commands to a function with live queues, time advances, the peer lives, and a reset cleans up.
 #[test]
 fn a_hostile_driver_leaves_nothing_behind() {
     static BESIDE: Longest = Longest::new("a hostile driver", "us", MOST_US);
@@ -621,7 +621,7 @@ fn a_hostile_driver_leaves_nothing_behind() {
             }
             let Driver { mut world, .. } = driver;
             world.run(1_000);
-            // The peer lost its connections, not its mind.
+            // The peer lost its connections only.
             check_honest(&mut world.b.bench, &BESIDE);
             assert_eq!(world.b.syndrome(), 0);
             world.b.check_canaries();
@@ -631,7 +631,7 @@ fn a_hostile_driver_leaves_nothing_behind() {
     BESIDE.tell();
 }
 
-/// One thing somebody does who knows nothing.
+/// One action of software without knowledge.
 #[derive(Clone, Debug, TypeGenerator)]
 enum Blind {
     Register {
@@ -649,7 +649,7 @@ enum Blind {
         at: u32,
         ours: bool,
     },
-    /// An entry, handed over.
+    /// A command entry, handed over.
     Entry {
         slot: u8,
         bytes: [u8; 32],
@@ -664,7 +664,7 @@ enum Blind {
     },
 }
 
-/// Any bytes anywhere: nothing but a reset is needed afterwards.
+/// Bytes anywhere: after them a reset is enough.
 #[test]
 fn blind_writes_leave_nothing_behind() {
     static BESIDE: Longest = Longest::new("blind writes", "us", MOST_US);

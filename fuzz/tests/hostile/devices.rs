@@ -1,9 +1,9 @@
 //! Hostile devices against the driver.
 //!
-//! A provider is opened, uses its queues and is closed, on a device that lies now and then (module `liar`) or talks
-//! nothing but nonsense. Every call may fail; none may panic, hang, or believe what cannot be: a completion finishes
-//! something that was posted, at most once, with no more bytes than were asked for. The device never meets an address
-//! the driver did not map. And when the device tells the truth again, a reset is all that is needed.
+//! A provider is opened, uses its queues and is closed, on a device that sometimes lies (module `liar`) or returns
+//! nothing but nonsense. Every call may fail; none may panic, hang, or accept an impossible value: a completion
+//! finishes a posted request, at most once, with no more bytes than were asked for. The device never accesses an
+//! address the driver did not map. Once the device is honest again, a reset is enough.
 
 use crate::liar::{Deed, Liar};
 use bolero::{TypeGenerator, check, produce};
@@ -49,14 +49,14 @@ fn config() -> HcaConfig {
     config
 }
 
-/// A queue things are posted to.
+/// A queue that takes posts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Queue {
     Qp(usize),
     Shared,
 }
 
-/// What was posted and has not completed: queue and bytes by cookie.
+/// Posted requests that have not completed: queue and bytes by cookie.
 #[derive(Default)]
 struct Posted {
     open: BTreeMap<u64, (Queue, u64)>,
@@ -75,7 +75,8 @@ impl Posted {
         let posted = self.open.remove(&completion.cookie);
         let (_, bytes) =
             posted.unwrap_or_else(|| panic!("{completion:?} of something not outstanding"));
-        // The length of an RDMA Write with immediate data is the Write's, of which nothing is in the receive's buffer.
+        // The length of an RDMA Write with immediate data is the Write's; none of its data is in the receive's
+        // buffer.
         let is_in_buffer = !completion.detail.is_write_immediate();
         assert!(
             completion.status != DtoStatus::Success
@@ -237,7 +238,7 @@ impl Session {
         }
     }
 
-    /// Takes in completions, at most as many as there can be.
+    /// Polls completions, at most as many as there can be.
     fn poll(&mut self) {
         for _ in 0..self.cq.capacity() {
             let Some(entry) = self.cq.poll() else { return };
@@ -271,7 +272,7 @@ impl Session {
             }
             Action::SendMad => {
                 let path = self.provider.route(self.provider.limits().gid, None)?;
-                // Out of slots is no reason to stop.
+                // A full queue does not stop the session.
                 let _ = self
                     .provider
                     .send_mad(&MadAddress { path, qpn: 1 }, &[7; 256]);
@@ -282,7 +283,7 @@ impl Session {
                 self.poll();
                 self.provider
                     .reset_qp(&mut self.qps[which], &mut self.cq, None)?;
-                // What was outstanding is forgotten, and must not be heard of again.
+                // Outstanding requests are forgotten, and must not complete later.
                 self.posted
                     .open
                     .retain(|_, (queue, _)| *queue != Queue::Qp(which));
@@ -298,7 +299,7 @@ impl Session {
         Ok(())
     }
 
-    /// Everything is given back; what fails is left to the close.
+    /// Frees all objects; the close handles those that fail.
     fn close(self) -> bool {
         let Self {
             mut provider,
@@ -322,7 +323,7 @@ impl Session {
     }
 }
 
-/// What the consumer does.
+/// One action of the consumer.
 #[derive(Clone, Debug, TypeGenerator)]
 enum Action {
     Post { what: [u8; 4], bytes: u16 },
@@ -337,7 +338,7 @@ enum Action {
     Another,
 }
 
-/// A session on an honest device, which has to go well.
+/// Runs a session on an honest device, which has to succeed.
 fn honest_session(liar: &Arc<Liar>) {
     let mut session = Session::open(liar.clone(), false).expect("an honest device opens");
     session.post(0, 99);
@@ -358,7 +359,7 @@ fn honest_session(liar: &Arc<Liar>) {
     assert!(report.objects.is_empty(), "{:?}", report.objects);
 }
 
-/// However a device lies, the driver fails in an orderly way, and works again when the device tells the truth.
+/// The driver fails in an orderly way under any lie, and works again when the device is honest.
 #[test]
 fn a_lying_device_is_survived() {
     let opening = produce::<Vec<Deed>>().with().len(0..4_usize);
@@ -374,7 +375,7 @@ fn a_lying_device_is_survived() {
                 liar.set_deeds(deeds.clone());
                 for action in actions {
                     liar.occasion();
-                    // A consumer that is told of an error and goes on all the same.
+                    // A consumer that continues after an error.
                     let _ = session.act(action);
                 }
                 let faults = liar.sim.report(&liar.function).dma_faults;
@@ -394,14 +395,14 @@ fn a_lying_device_is_survived() {
 /// Answers without a device behind them: the fixed part of every output, and of every capability page.
 #[derive(Clone, Debug, TypeGenerator)]
 struct Answers {
-    /// What commands answer, in turn, over and over, at 0x08 and behind.
+    /// Values that commands return, in turn and repeated, from 0x08 on.
     numbers: [u32; 4],
     /// Dwords of capability pages that differ from a real device's.
     pages: [(u8, Extreme); 3],
     how_many: u8,
     registers: [(u8, u32); 2],
     registers_too: u8,
-    /// One in so many is refused.
+    /// One command in this many is refused.
     refusals: u8,
 }
 
@@ -414,7 +415,7 @@ enum Extreme {
     Ones,
 }
 
-/// A device that answers every command at once, and knows nothing.
+/// A device that answers every command at once, without state.
 struct Nonsense {
     answers: Answers,
     bar: SharedMemory,
@@ -437,7 +438,7 @@ impl Nonsense {
         access(memory, offset + at);
     }
 
-    /// A real device's page, but for what is to be nonsense.
+    /// Returns a real device's page, except the nonsense values.
     fn page(&self, kind: u16) -> Vec<u8> {
         let profile = Profile::default();
         let mut page = match kind {
@@ -479,12 +480,12 @@ impl Nonsense {
             u16::from_be_bytes([entry[0x16], entry[0x17]]),
         );
         let mut output = vec![0; 0x1010];
-        // Mostly none; otherwise every so many.
+        // Mostly no refusal; otherwise one in this many.
         let every = u64::from(self.answers.refusals);
         let refused = every >= 192 && number % (every - 180) == every - 192;
         match opcode {
             _ if refused => output[0] = 0x0f,
-            // Pages are mostly kept with a refusal; seconds of asking again and again for them cost time.
+            // Most requests to take pages back are refused; the driver's repeats would cost seconds.
             0x108 if op_mod == 2 && !self.answers.numbers[0].is_multiple_of(16) => output[0] = 0x0f,
             0x100 => {
                 let page = self.page(op_mod >> 1);
@@ -633,7 +634,7 @@ impl Clock for NonsenseClock {
 
     fn wait(&self, interrupts: &[Interrupt], deadline: Instant) -> bool {
         self.0.now.fetch_max(deadline.0, Ordering::Relaxed);
-        // The counter that says the firmware runs.
+        // Health counter, which shows that the firmware runs.
         self.0.bar.store_be32(
             0x1010,
             u32::try_from((deadline.0 / 1_000) & 0xff_ffff).unwrap(),
@@ -642,7 +643,7 @@ impl Clock for NonsenseClock {
     }
 }
 
-/// A device whose numbers and capabilities are anything is refused, or used within them.
+/// A device with arbitrary numbers and capabilities is refused, or used within them.
 #[test]
 fn nonsense_numbers_and_capabilities_are_survived() {
     let actions = produce::<Vec<Action>>().with().len(0..20_usize);

@@ -1,9 +1,9 @@
 //! Hostile software and hostile frames on an Ethernet port.
 //!
-//! Two functions are joined, everything that arrives is steered to one receive queue. Software of the first one posts
-//! send WQEs that would be good but for what is spoilt, or bytes in place of them, moves records, rings at will and
-//! takes its queues through states; frames nobody sent arrive at both. Meanwhile the other function sends frames as if
-//! nothing had happened. Afterwards the firmware lives, and the other function still takes a frame.
+//! Two functions are joined, and all arriving frames are steered to one receive queue. Software of the first one
+//! posts send WQEs with flipped bits, or arbitrary bytes instead, changes doorbell records, rings at will and changes
+//! the state of its queues; forged frames arrive at both. Meanwhile the other function sends frames as usual.
+//! Afterwards the firmware lives, and the other function still receives a frame.
 
 use crate::eth_support::*;
 use crate::honest::Longest;
@@ -15,7 +15,7 @@ use mlx_prm::*;
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
-/// Bits to flip here and there: half the time none.
+/// Bits to flip: half the time none.
 #[derive(Clone, Copy, Debug, TypeGenerator)]
 struct Spoil {
     how_much: u8,
@@ -85,10 +85,10 @@ impl Frame {
     }
 }
 
-/// One thing that happens.
+/// One event.
 #[derive(Clone, Debug, TypeGenerator)]
 enum Event {
-    /// A send WQE that would be good but for what is spoilt.
+    /// A send WQE that is good except for flipped bits.
     Send {
         frame: Frame,
         large: bool,
@@ -98,17 +98,17 @@ enum Event {
         spoil: Spoil,
         doorbell: Spoil,
     },
-    /// Bytes in place of one.
+    /// Arbitrary bytes in place of a WQE.
     Raw { bytes: Vec<u8>, spoil: Spoil },
-    /// A frame nobody sent.
+    /// A forged frame.
     Arrives { frame: Frame },
-    /// Bytes nobody sent.
+    /// A frame of arbitrary bytes.
     Noise { bytes: Vec<u8> },
     /// A receive buffer of some size, at the function attacked or the other one.
     Receive { at_other: bool, bytes: u16, key: u8 },
-    /// The send counter of the record, moved by so much.
+    /// A change of the send counter in the doorbell record.
     Record { by: i16 },
-    /// A queue changes its state, or is asked to.
+    /// A queue changes its state, or is told to.
     Modify { receive: bool, from: u8, to: u8 },
     /// Completions are consumed.
     Poll,
@@ -192,10 +192,10 @@ impl Event {
     }
 }
 
-/// Virtual microseconds in which a frame of the other function has left.
+/// Virtual microseconds until a frame of the other function has left.
 const MOST_US: u64 = 5;
 
-/// Whatever passes on an Ethernet port, the firmware lives and the other function goes on.
+/// Under any traffic on an Ethernet port, the firmware lives and the other function goes on.
 #[test]
 fn a_hostile_ethernet_driver_hurts_only_itself() {
     static BESIDE: Longest = Longest::new("a hostile Ethernet driver", "us", MOST_US);
@@ -220,7 +220,7 @@ fn a_hostile_ethernet_driver_hurts_only_itself() {
                     "the firmware died"
                 );
             }
-            // What the peer posted wrongly is over after a reset; then it takes a frame.
+            // A reset ends the peer's bad posts; then it receives a frame.
             let state = b.rq_state();
             assert_eq!(b.modify_rq(state, RESET), CmdStatus::OK);
             assert_eq!(b.modify_rq(RESET, READY), CmdStatus::OK);
@@ -235,7 +235,7 @@ fn a_hostile_ethernet_driver_hurts_only_itself() {
     BESIDE.tell();
 }
 
-/// Any bytes are a frame; looking at them, summing them up and cutting them panics nowhere.
+/// Arbitrary bytes as a frame: parsing, checksums and segmentation never panic.
 #[test]
 fn frames_of_any_bytes_are_looked_at_and_cut() {
     check!()

@@ -1,9 +1,9 @@
 //! Hostile frames on the wire.
 //!
-//! A function has a connected queue pair, a datagram queue pair and software that minds its own business. Frames nobody
-//! in this world sent arrive: packets that belong to the connection as far as addresses, numbers and ICRC go, and in
-//! the rest say anything; or bytes. No frame may be called a mistake of the function's driver, none moves memory that
-//! no key covers, and neither the firmware nor the other connection notices: its messages arrive as soon as ever.
+//! A function has a connected queue pair, a datagram queue pair and well-behaved software. Forged frames arrive:
+//! packets with the addresses, numbers and ICRC of the connection and arbitrary other fields; or bytes. No frame may
+//! be reported as a mistake of the function's driver, none changes memory that no key covers, and neither the
+//! firmware nor the other connection is affected: its messages arrive as fast as before.
 
 use crate::honest::Longest;
 use crate::live::{
@@ -22,7 +22,7 @@ use std::time::Duration;
 /// Path MTU of the connections.
 const MTU: usize = 256;
 
-/// Which key a forged request names.
+/// Key that a forged request names.
 #[derive(Clone, Copy, Debug, TypeGenerator)]
 enum Key {
     Attacked,
@@ -31,7 +31,7 @@ enum Key {
     Any(u32),
 }
 
-/// How long a forged payload is.
+/// Length of a forged payload.
 #[derive(Clone, Copy, Debug, TypeGenerator)]
 enum Length {
     Empty,
@@ -44,7 +44,7 @@ enum Length {
 #[derive(Clone, Debug, TypeGenerator)]
 struct Forgery {
     opcode: u8,
-    /// Away from the PSN that would be right.
+    /// Distance from the PSN that would be right.
     psn: i8,
     spoil_psn: Spoil,
     length: Length,
@@ -61,24 +61,24 @@ struct Forgery {
     destination: u8,
     q_key: Spoil,
     network: u8,
-    /// Damage that the ICRC covers, because it is computed afterwards.
+    /// Flipped bits that the ICRC covers, because it is computed afterwards.
     transport: Spoil,
-    /// Damage that it does not.
+    /// Flipped bits that the ICRC does not cover.
     frame: Spoil,
 }
 
-/// One thing that happens.
+/// One event.
 #[derive(Clone, Debug, TypeGenerator)]
 enum Event {
     Forge(Forgery),
-    /// The same once more.
+    /// The last packet again.
     Repeat,
-    /// The function sends, reads or writes something itself.
+    /// The function sends, reads or writes itself.
     Own {
         kind: u8,
         bytes: u16,
     },
-    /// The true peer does.
+    /// The true peer sends, reads or writes.
     Peer {
         bytes: u16,
     },
@@ -90,7 +90,7 @@ enum Event {
     Wait {
         microseconds: u8,
     },
-    /// Both queue pairs begin anew.
+    /// Both queue pairs are connected again.
     Reconnect,
 }
 
@@ -100,7 +100,7 @@ fn context(world: &mut World) -> Qpc {
     world.a.bench.exec(&query).unwrap().qpc().clone()
 }
 
-/// Memory a forged request is about.
+/// Target memory of a forged request.
 struct Target {
     va: u64,
     key: u32,
@@ -108,7 +108,7 @@ struct Target {
 
 impl Forgery {
     fn opcode(&self) -> Opcode {
-        // All that exist: four transports of at most 24 operations.
+        // All operations: four transports of at most 24 operations.
         let all: Vec<Opcode> = (0..=u8::MAX).filter_map(Opcode::from_bits).collect();
         let reliable: Vec<Opcode> = all
             .iter()
@@ -295,7 +295,7 @@ impl Forgery {
             let end = frame.len() - icrc::BYTES;
             let sound = frame.clone();
             self.transport.apply(&mut frame[start..end]);
-            // What is said to the other connection is about that one.
+            // A packet to the healthy connection would affect that one, so the damage is undone.
             let healthy = world.a.qps[HEALTHY].qpn;
             if Packet::parse_ignoring_icrc(&frame).is_ok_and(|packet| packet.dest_qpn() == healthy)
             {
@@ -312,7 +312,7 @@ impl Forgery {
     }
 }
 
-/// A good request of the function's own.
+/// Returns a good request of the function's own.
 fn own(world: &World, kind: u8, bytes: u16) -> Vec<u8> {
     let (live, peer) = (&world.a.qps[ATTACKED], &world.b.qps[ATTACKED]);
     let bytes = u32::from(bytes % 1_024).max(1);
@@ -359,7 +359,7 @@ fn post_receive(world: &mut World, gsi: &mut Live, bytes: u16, datagram: bool) {
     }
 }
 
-/// Software that follows the rules: never more receives than the ring holds, and completions are read.
+/// Software that follows the rules: it never posts more receives than the ring holds, and reads completions.
 struct Manners {
     receives: [u32; 2],
     sends: u32,
@@ -406,7 +406,7 @@ impl Manners {
     }
 }
 
-/// A connection, whatever is said in its name, costs at most itself.
+/// Forged packets of a connection, however made, cost at most that connection.
 #[test]
 fn forged_packets_hurt_at_most_their_connection() {
     static BESIDE: Longest = Longest::new("forged packets", "us", MOST_US);
@@ -445,7 +445,7 @@ fn forged_packets_hurt_at_most_their_connection() {
     BESIDE.tell();
 }
 
-/// Bytes on the wire, with the function's MAC address or without.
+/// Arbitrary bytes on the wire, with the function's MAC address or without.
 #[test]
 fn frames_of_any_bytes_are_dropped_or_served() {
     static BESIDE: Longest = Longest::new("frames of any bytes", "us", MOST_US);
@@ -473,8 +473,8 @@ fn frames_of_any_bytes_are_dropped_or_served() {
     BESIDE.tell();
 }
 
-/// A packet that could be read is written and read again without a change, however it came to be. The ICRC is not
-/// looked at, because behind it nothing would be reached.
+/// A packet that could be parsed is emitted and parsed again without a change. The ICRC is not checked, because
+/// inputs would never pass it.
 #[test]
 fn packets_survive_being_emitted() {
     check!()

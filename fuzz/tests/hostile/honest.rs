@@ -1,10 +1,11 @@
-//! The honest party beside a hostile one: each of its operations is done within a bound of turns or of virtual time.
+//! The honest party beside a hostile one: each of its operations completes within a bound of turns or of virtual
+//! time.
 //!
-//! The table of docs/security.md has the bounds and the longest waits that were seen.
+//! The table of docs/security.md has the bounds and the longest measured waits.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How long an honest party waited beside a hostile one, over all cases of a harness.
+/// The longest wait of an honest party beside a hostile one, over all cases of a harness.
 pub struct Longest {
     beside: &'static str,
     unit: &'static str,
@@ -24,7 +25,7 @@ impl Longest {
         }
     }
 
-    /// An operation took so long. A longer one than may be is a failure.
+    /// Records the duration of an operation. Fails if it is above the bound.
     pub fn took(&self, wait: u64) {
         self.operations.fetch_add(1, Ordering::Relaxed);
         self.longest.fetch_max(wait, Ordering::Relaxed);
@@ -32,7 +33,7 @@ impl Longest {
         assert!(wait <= most, "beside {beside}: {wait} {unit} of {most}");
     }
 
-    /// Does something that is looked at `look` and passes a unit of time by `pass`, until it is done or too late.
+    /// Repeats `pass`, which lets a unit of time pass, until `is_done` returns true or the bound is exceeded.
     pub fn wait(&self, mut is_done: impl FnMut() -> bool, mut pass: impl FnMut()) {
         let mut waited = 0;
         while !is_done() {
@@ -47,7 +48,7 @@ impl Longest {
         self.took(waited);
     }
 
-    /// Prints the longest wait. Without an operation a harness has tested nothing.
+    /// Prints the longest wait. Fails without an operation: then the harness has tested nothing.
     pub fn tell(&self) {
         let operations = self.operations.load(Ordering::Relaxed);
         let longest = self.longest.load(Ordering::Relaxed);

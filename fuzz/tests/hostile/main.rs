@@ -1,8 +1,8 @@
-//! Bytes and calls of somebody who means harm, or means nothing, against each part of the stack.
+//! Malicious or random bytes and calls against each part of the stack.
 //!
 //! As tests they replay the corpora in `__fuzz__` and a few thousand random inputs; `cargo bolero test` drives them
-//! with an engine. One program, since a program for each would be linked with the whole stack each; what counts the
-//! descriptors of its process is a program of its own, `outside`.
+//! with an engine. All are one program, because each further program would link the whole stack again. Tests that
+//! count the descriptors of their process are another program, `outside`.
 
 mod calls;
 mod capi;
@@ -33,7 +33,7 @@ mod eth_support;
 
 use std::path::Path;
 
-/// A corpus that no harness reads would be kept in vain: bolero looks for `MODULE__HARNESS` beside the module's file.
+/// Checks that a harness reads each corpus: bolero looks for `MODULE__HARNESS` beside the module's file.
 #[test]
 fn every_corpus_is_of_a_harness_that_is_there() {
     for program in ["hostile", "outside"] {

@@ -1,10 +1,11 @@
-//! Hostile hosts against the model of an NVMe over Fabrics target: connects, commands and losses in any order, of three
-//! hosts. One is allowed; one is allowed and has a key that nobody knows; one is not allowed.
+//! Hostile hosts against the model of an NVMe over Fabrics target: connects, commands and losses in any order, of
+//! three hosts. One is allowed; one is allowed and has a key that no test host knows; one is not allowed.
 //!
-//! Nothing panics; an answer fits into the room that the host has; no more event requests wait than may; the host that
-//! is not allowed gets no controller, and the one that cannot authenticate gets nothing but authentication's messages;
-//! when all connections are over nothing is left. Beside them an honest host lives, with a subsystem and an address of
-//! its own: it connects, discovers, asks and goes, and each of its commands succeeds at the first try.
+//! No input causes a panic; an answer fits into the host's buffer; the number of waiting event requests is bounded;
+//! the host that is not allowed gets no controller, and the one that cannot authenticate gets nothing but
+//! authentication messages; when all connections are over nothing is left. An honest host has a subsystem and an
+//! address of its own: it connects, discovers, sends commands and disconnects, and each of its commands succeeds at
+//! the first try.
 
 use bolero::{TypeGenerator, check};
 use std::net::IpAddr;
@@ -33,7 +34,7 @@ const MOST_TRIES: u64 = 1;
 static BESIDE: Longest = Longest::new("hostile NVMe hosts", "tries", MOST_TRIES);
 const DISCOVERY: &str = "nqn.2014-08.org.nvmexpress.discovery";
 const KEY: &str = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
-/// Opcodes that mean something: admin, fabrics, reservations.
+/// Valid opcodes: admin, fabrics, reservations.
 const OPCODES: [u8; 16] = [
     0x02, 0x06, 0x08, 0x09, 0x0a, 0x0c, 0x18, 0x7f, 0x7f, 0x0d, 0x0e, 0x11, 0x15, 0x02, 0x06, 0x0c,
 ];
@@ -72,7 +73,7 @@ struct Command {
 
 #[derive(Clone, Copy, Debug, TypeGenerator)]
 enum Step {
-    /// As a host does it: admin queue, enable.
+    /// A correct start of a host: admin queue, enable.
     Arrive {
         host: u8,
         discovery: bool,
@@ -85,7 +86,7 @@ enum Step {
         size: u16,
         controller: u8,
         format: Option<u16>,
-        /// A byte of the data, and what it becomes.
+        /// Index and new value of a changed byte of the data.
         spoil: Option<(u16, u8)>,
     },
     Command(Command),
@@ -185,7 +186,7 @@ struct Run {
     honest: Option<(u16, u64)>,
 }
 
-/// A queue of the honest host.
+/// Connects a queue of the honest host.
 fn honest_connects(
     model: &mut Model,
     (subsystem, queue, controller): (&str, u16, u16),
@@ -216,7 +217,7 @@ fn honest_connects(
     (connected.controller, connected.connection)
 }
 
-/// A command of the honest host.
+/// Sends a command of the honest host.
 fn honest_asks(model: &mut Model, id: u16, sqe: &Sqe, room: u32, now: Moment) {
     assert!(id >= HOSTILE);
     let Outcome::Answered(answer) = model.command(id, 0, sqe, room, now) else {
@@ -234,7 +235,7 @@ fn enable() -> Sqe {
 }
 
 impl Run {
-    /// The honest host keeps its controller alive, looks around, and connects anew.
+    /// Keeps the honest host's controller alive, sends queries, and connects again.
     fn live(&mut self) {
         let Self { model, now, .. } = self;
         let (id, _) = *self
@@ -427,7 +428,7 @@ impl Run {
                 sqe.cid = 1.into();
                 let (id, room) = (u16::from(controller % 5), room.into());
                 let mut said = message.to_vec();
-                // A negotiation that can be taken: SHA-256, no group.
+                // A negotiation that is accepted: SHA-256, no group.
                 if message[0] < 128 {
                     said = vec![0; 72];
                     (said[7], said[8], said[10], said[11], said[12]) = (1, 1, 1, 1, 1);
@@ -439,7 +440,7 @@ impl Run {
                 self.answered(id, &sqe, &outcome, room);
             }
             Step::Lose { controller, queue } => {
-                // Also of a connection whose number is another's by now.
+                // Sometimes the number of a connection that another connection has by now.
                 let (id, queue) = (u16::from(controller % 5), u16::from(queue % 4));
                 let theirs = |one: &&(u16, u16, u64)| (one.0, one.1) == (id, queue);
                 if let Some(&(.., connection)) = self.connections.iter().find(theirs) {
@@ -489,8 +490,8 @@ fn sqe(opcode: u8, flags: u8, nsid: u32, dwords: [u32; 6]) -> Sqe {
     sqe
 }
 
-/// Commands that succeeded and event requests that waited, of all cases: without some the harness has tested nothing.
-/// So many, unless the environment says otherwise.
+/// Returns the number of iterations, `usual` unless the environment sets it. The counters below are of all cases, of
+/// commands that succeeded and of event requests that waited: without some the harness has tested nothing.
 fn iterations(usual: usize) -> usize {
     let asked = std::env::var("FUZZ_ITERATIONS").ok();
     asked.map_or(usual, |asked| asked.parse().expect("a number"))
@@ -545,7 +546,7 @@ fn hostile_hosts_get_answers_that_fit_and_nothing_that_is_not_theirs() {
     BESIDE.tell();
 }
 
-/// Every 64 bytes are a command, and every 16 a completion; what they say is looked at without a panic.
+/// Every 64 bytes are parsed as a command, and every 16 as a completion, without a panic.
 #[test]
 fn bytes_of_any_kind_are_looked_at_without_a_panic() {
     check!()

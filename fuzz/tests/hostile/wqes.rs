@@ -1,10 +1,9 @@
-//! Hostile software on one queue pair: work queue entries, doorbells, doorbell records and transitions that make no
-//! sense.
+//! Hostile software on one queue pair: invalid work queue entries, doorbells, doorbell records and transitions.
 //!
-//! Two functions have two connected queue pairs each. Software of the first one does anything it likes with one of its
-//! own: spoilt entries on both queues, records and registers that contradict each other, transitions with spoilt
-//! contexts. Meanwhile and afterwards the other queue pairs carry messages as if nothing had happened; the firmware
-//! lives, no memory was written that no key covers, and a reset leaves nothing behind.
+//! Two functions have two connected queue pairs each. Software of the first one attacks with one of its own:
+//! corrupted entries on both queues, contradicting records and registers, transitions with corrupted contexts.
+//! Meanwhile and afterwards the other queue pairs carry messages as usual; the firmware lives, memory without a key
+//! is unchanged, and a reset leaves nothing behind.
 
 use crate::honest::Longest;
 use crate::live::{self, ATTACKED, MOST_US, RECEIVES, Spoil, World, data_segment, run};
@@ -13,10 +12,10 @@ use mlx_prm::*;
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
-/// One thing software does to its queue pair.
+/// One action of software on its queue pair.
 #[derive(Clone, Debug, TypeGenerator)]
 enum Attack {
-    /// A send WQE that would be good but for what is spoilt. The record is told; the register maybe.
+    /// A send WQE that is good except for flipped bits. The doorbell record is updated, and perhaps the register.
     Send {
         kind: u8,
         bytes: u16,
@@ -24,15 +23,15 @@ enum Attack {
         spoil: Spoil,
         doorbell: Spoil,
     },
-    /// Bytes in place of a send WQE.
+    /// Arbitrary bytes in place of a send WQE.
     Raw { bytes: Vec<u8>, spoil: Spoil },
-    /// The peer sends something good, so that receives and keys of ours are used.
+    /// The peer sends a good request, which uses our receives and keys.
     PeerSends { kind: u8, bytes: u16 },
-    /// A receive WQE that would be good but for what is spoilt.
+    /// A receive WQE that is good except for flipped bits.
     Receive { bytes: u16, spoil: Spoil },
     /// The peer posts a good receive.
     PeerReceives { bytes: u16 },
-    /// The send or receive counter of the doorbell record, moved by so much.
+    /// A change of the send or receive counter of the doorbell record.
     Record { send: bool, by: i16, spoil: Spoil },
     /// The consumer index of the completion queue, and perhaps its arm word.
     Consumer {
@@ -42,15 +41,15 @@ enum Attack {
     },
     /// Completions are consumed.
     Poll,
-    /// A transition with a spoilt context.
+    /// A transition with a corrupted context.
     Transition { which: u8, mask: u32, spoil: Spoil },
-    /// Both attacked queue pairs begin anew.
+    /// Both attacked queue pairs are connected again.
     Reconnect,
     /// Time passes.
     Wait { microseconds: u8 },
 }
 
-/// A send WQE of some kind.
+/// Returns a send WQE of some kind.
 fn wqe(world: &World, at_a: bool, kind: u8, bytes: u16, remote: u8) -> Vec<u8> {
     let (own, peer) = if at_a {
         (&world.a, &world.b)
@@ -100,7 +99,7 @@ fn wqe(world: &World, at_a: bool, kind: u8, bytes: u16, remote: u8) -> Vec<u8> {
             (WqeOpcode::SEND, data)
         }
         11 => (WqeOpcode::SEND, [memory.clone(), memory].concat()),
-        // More than one block.
+        // A WQE of more than one block.
         _ => (
             WqeOpcode::RDMA_WRITE,
             [raddr, memory.repeat(usize::from(remote) % 40 + 1)].concat(),
@@ -118,8 +117,8 @@ fn wqe(world: &World, at_a: bool, kind: u8, bytes: u16, remote: u8) -> Vec<u8> {
     [control.as_bytes(), &body].concat()
 }
 
-/// The first eight bytes of a WQE; the number of the queue pair stays ours, because a doorbell for another queue pair
-/// is that one's.
+/// Returns the first eight bytes of a WQE. The queue pair number stays ours, because a doorbell of another queue pair
+/// would attack that one.
 fn doorbell(wqe: &[u8], qpn: u32, spoil: Option<Spoil>) -> [u8; 8] {
     let mut value = [0; 8];
     let bytes = wqe.len().min(8);
@@ -185,7 +184,7 @@ impl Attack {
                     &mut live.receives
                 };
                 if spoil.any() {
-                    // Mostly by less than the ring is long.
+                    // Mostly by less than the length of the ring.
                     *counter = counter.wrapping_add_signed(if *by > 0 { *by % 32 } else { *by });
                 }
                 let value = u32::from(*counter);
@@ -223,7 +222,7 @@ impl Attack {
 
 fn transition(world: &mut World, which: u8, mask: u32, spoil: Spoil) {
     let qpn = Qpn::new(world.a.qps[ATTACKED].qpn);
-    // What was not changed leads back to where the queue pair was.
+    // The fields that are not corrupted restore the original connection.
     let mut good = Init2RtrQpIn::for_qp(qpn, if spoil.any() { mask } else { 0 });
     good.qpc_mut()
         .set_mtu(1)
@@ -258,14 +257,14 @@ fn transition(world: &mut World, which: u8, mask: u32, spoil: Spoil) {
     let submission = world.a.bench.prepare(&input, 16);
     world.a.bench.submit(&submission);
     run(&world.sim, 1);
-    // Whether it was refused is the state machine's business; that it came back is ours.
+    // The state machine decides whether it is refused; this test checks that the command returned.
     assert!(
         !world.a.bench.entry(submission.slot).ownership(),
         "{opcode} is not answered"
     );
 }
 
-/// Whatever software does to one of its queue pairs, it is the only one that suffers.
+/// Hostile software harms only its own queue pair.
 #[test]
 fn a_hostile_queue_pair_hurts_only_itself() {
     static BESIDE: Longest = Longest::new("a hostile queue pair", "us", MOST_US);
@@ -275,7 +274,7 @@ fn a_hostile_queue_pair_hurts_only_itself() {
         .with_test_time(Duration::from_secs(5))
         .for_each(|attacks| {
             let mut world = World::new();
-            // Some good receives on both sides, so that there is somewhere to send to.
+            // Some good receives on both sides, as targets of sends.
             for _ in 0..RECEIVES / 2 {
                 for end in [&mut world.a, &mut world.b] {
                     let entry = data_segment(end.qps[ATTACKED].key, end.qps[ATTACKED].va, 4_096);

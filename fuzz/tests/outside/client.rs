@@ -1,8 +1,8 @@
-//! A vfio-user client and servers that answer anything.
+//! A vfio-user client and servers that return any bytes.
 //!
-//! Between a client and an honest server stands somebody who changes replies: fields, lengths, numbers, or all of it,
-//! and hangs up when he likes. Whatever the client asks then is answered or an error, and once there is nobody in
-//! between any more, the server is as it was.
+//! A proxy between a client and an honest server changes replies: fields, lengths, numbers, or the whole reply, and
+//! hangs up at any time. Each request of the client returns an answer or an error, and a later client without the
+//! proxy finds the server as it was.
 
 use std::io::{IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;
@@ -24,48 +24,48 @@ use zerocopy::little_endian::U32;
 use super::server::{honest, served};
 use super::{COUNTS, Effort, descriptors, directory, fall_to};
 
-/// Bytes of a header, and where it has the length.
+/// Bytes of a header, and offset of its length field.
 const HEADER: usize = 16;
-/// What anybody waits for the other.
+/// Timeout of each side for the other.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What becomes of a reply.
+/// Change of a reply.
 #[derive(Clone, Debug, TypeGenerator)]
 enum Reply {
     True,
-    /// A byte of it is another.
+    /// A byte is replaced.
     Byte {
         at: u8,
         value: u8,
     },
-    /// Four bytes of it are.
+    /// Four bytes are replaced.
     Word {
         at: u8,
         value: u32,
     },
-    /// A word of it has one bit, or none.
+    /// A word of it has one bit set, or none.
     Bit {
         at: u8,
         bit: u8,
     },
-    /// It ends early, but says so.
+    /// It is truncated, with a matching length.
     Shorter {
         by: u8,
     },
-    /// It goes on.
+    /// It is longer.
     Longer {
         by: u8,
     },
-    /// It says that it is of that size, and there is no more.
+    /// It announces that size, and nothing follows.
     Size(u32),
-    /// Bytes.
+    /// Arbitrary bytes.
     Noise(Vec<u8>),
-    /// Nothing.
+    /// No reply.
     Gone,
 }
 
 impl Reply {
-    /// The bytes to pass on; whether the connection goes on.
+    /// Returns the bytes to pass on, and whether the connection goes on.
     fn of(&self, reply: &[u8]) -> (Vec<u8>, bool) {
         let mut bytes = reply.to_vec();
         let put = |bytes: &mut Vec<u8>, at: u8, new: &[u8]| {
@@ -73,7 +73,7 @@ impl Reply {
             for (to, from) in bytes[at..].iter_mut().zip(new) {
                 *to = *from;
             }
-            // Only a length of more than there is keeps a client waiting.
+            // Only a length above the actual one makes a client wait.
             size(bytes) <= bytes.len()
         };
         let resized = |mut bytes: Vec<u8>| {
@@ -134,7 +134,7 @@ fn put_size(message: &mut [u8], size: u32) {
     message[4..8].copy_from_slice(zerocopy::IntoBytes::as_bytes(&size));
 }
 
-/// One message with its descriptors; `None` if there is none any more.
+/// Reads one message with its descriptors; `None` at the end.
 fn message(from: &mut UnixStream) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
     let mut bytes = vec![0; HEADER];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
@@ -158,7 +158,7 @@ fn message(from: &mut UnixStream) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
     Some((bytes, descriptors))
 }
 
-/// Sends bytes with descriptors; whether they went.
+/// Sends bytes with descriptors; returns whether that succeeded.
 fn pass_on(to: &UnixStream, bytes: &[u8], descriptors: &[OwnedFd]) -> bool {
     let numbers: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
     let rights = [ControlMessage::ScmRights(&numbers)];
@@ -171,14 +171,14 @@ fn pass_on(to: &UnixStream, bytes: &[u8], descriptors: &[OwnedFd]) -> bool {
     sendmsg::<()>(to.as_raw_fd(), &slices, control, flags, None) == Ok(bytes.len())
 }
 
-/// Passes messages on, and replies changed as the script says, until one side hangs up.
+/// Passes messages on, with replies changed as the script says, until one side hangs up.
 fn between(mut client: UnixStream, mut server: UnixStream, script: &[Reply]) {
     let mut script = script.iter();
     while let Some((asked, descriptors)) = message(&mut client) {
         if !pass_on(&server, &asked, &descriptors) {
             return;
         }
-        // Nobody answers it (bit 4 of the flags).
+        // A message without a reply (bit 4 of the flags).
         if asked[8] & 1 << 4 != 0 {
             continue;
         }
@@ -192,7 +192,7 @@ fn between(mut client: UnixStream, mut server: UnixStream, script: &[Reply]) {
     }
 }
 
-/// Takes one client after the other, each with its script.
+/// Serves one client after the other, each with its script.
 fn stands_between(listener: &UnixListener, server: &PathBuf, scripts: &Receiver<Vec<Reply>>) {
     for script in scripts {
         let (client, _) = listener.accept().expect("a client");
@@ -204,7 +204,7 @@ fn stands_between(listener: &UnixListener, server: &PathBuf, scripts: &Receiver<
     }
 }
 
-/// What a driver asks of a function first, each whatever became of what was asked before.
+/// Makes the first requests of a driver, each whatever the result of the one before.
 fn use_it(function: &Function) {
     let _configuration = function.config_read_u32(0);
     let _interrupts = function.enable_interrupts(8);

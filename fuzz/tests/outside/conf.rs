@@ -1,4 +1,4 @@
-//! `dat.conf`: any text is records and lines that are none, each with its reason.
+//! `dat.conf`: any text parses into records and invalid lines, each with its reason.
 
 use bolero::{TypeGenerator, check};
 use udapl::registry::conf::{Api, ConfEntry, NAME_MAX_LENGTH, parse};
@@ -22,13 +22,13 @@ fn any_text_is_records_and_lines_that_are_none() {
         });
 }
 
-/// A record as somebody means it.
+/// An intended record.
 #[derive(Clone, Debug, TypeGenerator)]
 struct Meant {
     texts: [Vec<u8>; 5],
     versions: [u16; 4],
     flags: u8,
-    /// Blanks before each field, and what stands around the record.
+    /// Blanks before each field, and around the record.
     blanks: [u8; 8],
     around: Vec<u8>,
 }
@@ -42,7 +42,7 @@ fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// How a record's reason begins that is refused however it is written; `None`: it is read.
+/// Returns the beginning of the reason for which a record is refused in any form; `None`: it is read.
 fn refusal(meant: &ConfEntry) -> Option<&'static str> {
     if meant.ia_name.is_empty() || meant.ia_name.len() >= NAME_MAX_LENGTH {
         Some("an IA name ")
@@ -55,7 +55,7 @@ fn refusal(meant: &ConfEntry) -> Option<&'static str> {
     }
 }
 
-/// What is written within quotes is what is read, whatever it holds; refused is what has no name, or too long a one.
+/// A quoted field is read as written, with any content; a record with a missing or too long name is refused.
 #[test]
 fn a_record_that_is_written_is_read_unless_a_name_is_missing_or_too_long() {
     let effort = Effort::new("dat.conf, records");

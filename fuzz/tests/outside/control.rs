@@ -1,7 +1,7 @@
-//! A control socket and clients that say anything: lines of JSON that is nearly a request, bytes, and lines without
-//! end, in pieces of any size. What is refused is refused with a code, nothing else ends a client but a line that is
-//! too long, and the next client is served. An honest client, which is there from the beginning, has each of its
-//! requests answered while another one has begun a line.
+//! A control socket and clients that send anything: lines of JSON close to a request, arbitrary bytes, and endless
+//! lines, in pieces of any size. A refusal has a code, only a line that is too long ends a client, and the next
+//! client is served. An honest client, connected from the beginning, gets an answer to each request while another
+//! client has sent part of a line.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -17,13 +17,13 @@ use serde_json::{Value, json};
 
 use super::{Effort, directory};
 
-/// Bytes of a request (docs/control.md).
+/// Most bytes of a request (docs/control.md).
 const LONGEST: usize = 64 * 1024;
-/// So many requests of a client that reads nothing meanwhile are answered: an answer to one of these has less than 200
-/// bytes, and 16 MiB may be unread.
+/// Number of requests that are always answered, even if the client reads nothing meanwhile: an answer to one of these
+/// has less than 200 bytes, and 16 MiB may be unread.
 const ALWAYS_ANSWERED: usize = 50_000;
 
-/// Answers with what it was asked. The socket is there as long as somebody can tell of notices.
+/// Answers with the request. The socket exists as long as `Tell` does, which sends notices.
 struct Echo(#[expect(dead_code, reason = "kept")] Tell);
 
 impl Subject for Echo {
@@ -51,7 +51,7 @@ enum Piece {
     End,
     /// A request with members of these kinds.
     Request(u8, u8, u8),
-    /// So many kibibytes of one byte.
+    /// This many kibibytes of one byte.
     Long(u8, u8),
 }
 
@@ -105,12 +105,12 @@ fn text(pieces: &[Piece]) -> Vec<u8> {
     pieces.iter().flat_map(bytes).collect()
 }
 
-/// Says all of it, in pieces of this size, and a good request behind it; what is answered.
+/// Sends all bytes, in pieces of this size, and then a good request; returns the answers.
 fn said(path: &Path, bytes: &[u8], at_once: usize) -> String {
     let mut stream = UnixStream::connect(path).expect("it listens");
     let good = b"\n{\"jsonrpc\":\"2.0\",\"id\":\"last\",\"method\":\"x\"}\n";
     for piece in bytes.chunks(at_once).chain([good.as_slice()]) {
-        // Who is let go meanwhile cannot write the rest.
+        // The rest of the writes fails once the server has disconnected the client.
         if stream.write_all(piece).is_err() {
             break;
         }
@@ -136,7 +136,7 @@ fn any_bytes_are_requests_or_are_refused_with_a_code() {
             effort.one();
             let bytes = text(pieces);
             let said = said(&path, &bytes, usize::from(*at_once).max(64));
-            // One that says no more than the beginning of it.
+            // A client that sends no more than the beginning of a line.
             let mut begun = UnixStream::connect(&path).expect("it listens");
             let first = bytes.split(|byte| *byte == b'\n').next();
             let first = first.unwrap_or_default();
@@ -145,7 +145,7 @@ fn any_bytes_are_requests_or_are_refused_with_a_code() {
             let mut honest = honest.lock().unwrap_or_else(PoisonError::into_inner);
             let echoed: Value = honest.call("x", params.clone()).expect("an answer");
             assert_eq!(echoed["params"], params);
-            // Who leaves too many answers unread is let go, in the middle of one perhaps.
+            // A client that leaves too many answers unread is disconnected, perhaps in the middle of one.
             let lines = bytes.iter().filter(|byte| **byte == b'\n').count();
             let stays = lines <= ALWAYS_ANSWERED;
             let mut last = None;

@@ -1,11 +1,11 @@
-//! Files of profiles and of what was recorded of a function: read, or refused with the place.
+//! Files of profiles and of recorded functions: read, or refused with the line.
 
 use bolero::{TypeGenerator, check};
 use hw_sim::Profile;
 
 use super::Effort;
 
-/// Files there are, and the sections that a recording has besides.
+/// Existing files, and the sections that a recording has besides.
 const FILES: [&str; 4] = [
     include_str!("../../../hw-sim/profiles/connectx-7.toml"),
     include_str!("../../../hw-sim/profiles/connectx-7-vf.toml"),
@@ -13,18 +13,18 @@ const FILES: [&str; 4] = [
     include_str!("recorded.toml"),
 ];
 
-/// What happens to a line.
+/// Change of a line.
 #[derive(Clone, Debug, TypeGenerator)]
 enum Change {
     Gone,
     Twice,
-    /// Each number of it becomes this.
+    /// Each of its numbers is replaced by this.
     Number(u64),
     Negative(u32),
-    /// It ends here.
+    /// It is truncated here.
     Cut(u8),
     Bytes(Vec<u8>),
-    /// It goes to the end.
+    /// It is moved to the end.
     Last,
 }
 
@@ -65,7 +65,7 @@ fn changed(file: u8, changes: &[(u16, Change)]) -> String {
 fn read(text: &str) {
     match Profile::load(text) {
         Ok(profile) => {
-            // A function is made of it later: what it says of itself is bounded, whatever the file says.
+            // A function is made of it later: its sizes are bounded, whatever the file contains.
             assert!(profile.bar_bytes <= 1 << 40, "{} bytes", profile.bar_bytes);
             let _virtual = profile.virtual_function(0);
         }

@@ -1,12 +1,12 @@
-//! Bytes from outside of the process that no card sent: what neighbours on this machine say, and what people write.
+//! Input from outside of the process that no card sent: from other processes on this machine, and from files.
 //!
-//! A vfio-user server hears any client ([`server`]), a client any server ([`client`]); a wire's end gets any message
+//! A vfio-user server takes any client ([`server`]), a client any server ([`client`]); a wire's end gets any message
 //! ([`wires`]); a control socket reads any request ([`control`](mod@control)); a registry reads any `dat.conf`
-//! ([`conf`]), adapters are opened by any name ([`names`]), and simulated functions made of any file ([`files`]).
-//! Nothing panics or waits without a bound, nothing is believed that makes memory grow, what is refused is refused
-//! with its place, and afterwards honest neighbours are served and descriptors are all back.
+//! ([`conf`]), adapters are opened by any name ([`names`]), and simulated functions are made of any file ([`files`]).
+//! No input causes a panic, an unbounded wait or unbounded memory; a refusal names the place of the error; afterwards
+//! honest clients are served and all descriptors are closed.
 //!
-//! `FUZZ_ITERATIONS=N` takes N executions of each instead of a few.
+//! `FUZZ_ITERATIONS=N` runs N executions of each instead of a few.
 
 mod client;
 mod conf;
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How many executions of a harness there are.
+/// Number of executions of a harness.
 struct Effort {
     name: &'static str,
     begun: Instant,
@@ -37,7 +37,7 @@ impl Effort {
         }
     }
 
-    /// So many, unless the environment says otherwise.
+    /// Returns the number of executions, `usual` unless the environment sets it.
     fn iterations(usual: usize) -> usize {
         let asked = std::env::var("FUZZ_ITERATIONS").ok();
         asked.map_or(usual, |asked| asked.parse().expect("a number"))
@@ -58,7 +58,7 @@ impl Drop for Effort {
     }
 }
 
-/// Descriptors that lead to what `kind` says, as `/proc/self/fd` has it: other tests have others.
+/// Returns the number of descriptors whose target in `/proc/self/fd` is of this kind: other tests have other kinds.
 fn descriptors(kind: &str) -> usize {
     let open = std::fs::read_dir("/proc/self/fd").expect("readable");
     open.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
@@ -66,12 +66,12 @@ fn descriptors(kind: &str) -> usize {
         .count()
 }
 
-/// Those who count descriptors are alone: they are the process's.
+/// Serializes tests that count descriptors, which are the process's.
 static COUNTS: Mutex<()> = Mutex::new(());
-/// The longest that a server's thread takes to close what a client that has gone has left: no measure, but an end.
+/// Limit for a server's thread to close the descriptors of a gone client: a safeguard, not a measurement.
 const CLOSED: Duration = Duration::from_secs(300);
 
-/// Waits until no more than so many descriptors lead there.
+/// Waits until no more than `most` descriptors have such a target.
 fn fall_to(most: usize, kind: &str, what: &str) {
     let until = Instant::now() + CLOSED;
     loop {
@@ -87,7 +87,7 @@ fn fall_to(most: usize, kind: &str, what: &str) {
     }
 }
 
-/// A directory for sockets, in which nobody else ever left one.
+/// Returns a fresh directory for sockets.
 fn directory() -> tempfile::TempDir {
     tempfile::tempdir().expect("a directory")
 }

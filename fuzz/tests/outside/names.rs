@@ -1,4 +1,4 @@
-//! Names of adapters: a device, and options that are understood or named.
+//! Names of adapters: a device, and options that are accepted or reported.
 
 use bolero::{TypeGenerator, check};
 use udapl::name::parse;
@@ -58,7 +58,7 @@ fn any_name_is_a_device_with_options_or_names_the_one_that_is_none() {
                     let options_of_name = name[device.len()..].matches('=').count();
                     let found = options.hca.addresses.len() + options.hca.neighbours.len();
                     assert!(found <= options_of_name, "{name}");
-                    // A device has no options left in it.
+                    // A parsed device contains no more options.
                     let (again, _) = parse(device, &none).expect("no option");
                     assert_eq!(again, device);
                 }

@@ -1,9 +1,9 @@
-//! A vfio-user server and clients that say anything.
+//! A vfio-user server and clients that send anything.
 //!
-//! Messages are well-formed for the most part, so that they get beyond the header: each command with fields of any
-//! value, with descriptors that nobody asked for, sizes that lie, and bytes. The session ends when the client has said
-//! it all. After each hundredth client an honest one is served, which has asked while that one was at it, and in the
-//! end all descriptors are back.
+//! Messages are well-formed for the most part, so that they pass the header check: each command with fields of any
+//! value, unexpected descriptors, wrong sizes, and arbitrary bytes. The session ends when the client has sent all its
+//! messages. An honest client connects during every hundredth session and is served after it, and in the end all
+//! descriptors are closed.
 
 use std::io::{IoSlice, Read};
 use std::net::Shutdown;
@@ -27,12 +27,12 @@ use zerocopy::little_endian::{U16, U32, U64};
 
 use super::{COUNTS, Effort, descriptors, directory, fall_to};
 
-/// What the other side may take for a session: it says when it hangs.
+/// Limit of a session, which shows that the other side hangs.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Commands of the protocol, and two that are none.
+/// Commands of the protocol, and two invalid ones.
 const COMMANDS: u16 = 15;
 
-/// Starts a server of a simulated function; its socket in this directory.
+/// Starts a server of a simulated function; returns its socket in this directory.
 pub fn served(name: &'static str, directory: &TempDir) -> PathBuf {
     let path = directory.path().join(name);
     let sim = Sim::new(SimConfig {
@@ -48,7 +48,7 @@ pub fn served(name: &'static str, directory: &TempDir) -> PathBuf {
     path
 }
 
-/// A number as people like to get them wrong.
+/// A number that is often wrong in practice.
 #[derive(Clone, Copy, Debug, TypeGenerator)]
 enum Number {
     Small(u8),
@@ -74,7 +74,7 @@ impl Number {
     }
 }
 
-/// What a message carries behind its header.
+/// Content of a message behind its header.
 #[derive(Clone, Debug, TypeGenerator)]
 enum Body {
     Bytes(Vec<u8>),
@@ -109,7 +109,7 @@ enum Body {
     },
 }
 
-/// A descriptor that comes along.
+/// A descriptor sent with a message.
 #[derive(Clone, Copy, Debug, TypeGenerator)]
 enum Descriptor {
     Memory,
@@ -121,20 +121,20 @@ enum Descriptor {
 #[derive(Clone, Debug, TypeGenerator)]
 struct Message {
     id: u16,
-    /// By the body if it is none.
+    /// Command; chosen by the body if `None`.
     command: Option<u16>,
-    /// Bits as they should be, or any.
+    /// Flags; the right ones if `None`.
     flags: Option<u32>,
-    /// Too much or too little; honest mostly.
+    /// Error of the size; mostly none.
     size: Option<i8>,
     body: Body,
     descriptors: Vec<Descriptor>,
 }
 
-/// What a client says.
+/// Messages of a client.
 #[derive(Clone, Debug, TypeGenerator)]
 struct Talk {
-    /// Without it a server hears nothing else.
+    /// The session starts with the version message, without which the server accepts nothing else.
     begins: bool,
     messages: Vec<Message>,
 }
@@ -246,7 +246,7 @@ impl Descriptor {
     }
 }
 
-/// Says it; false when the other side has had enough.
+/// Sends the bytes; returns false when the other side has hung up.
 fn say(stream: &UnixStream, bytes: &[u8], descriptors: &[Descriptor]) -> bool {
     let open: Vec<OwnedFd> = descriptors
         .iter()
@@ -271,7 +271,7 @@ fn say(stream: &UnixStream, bytes: &[u8], descriptors: &[Descriptor]) -> bool {
     .is_ok_and(|sent| sent == bytes.len())
 }
 
-/// An honest client finds the function as it should be.
+/// Checks that an honest client finds the function intact.
 pub fn honest(path: &PathBuf) {
     let function = Function::vfio_user(path).expect("a server");
     let vendor = function
@@ -304,10 +304,10 @@ fn a_server_survives_what_any_client_says() {
                 goes_on = goes_on && say(&stream, &message.bytes(), &message.descriptors);
             }
             thread::scope(|scope| {
-                // It waits in the queue of the listener until the other one is done or has no more time.
+                // It waits in the listener's queue until the other client is done or its time is over.
                 let asks = talks.fetch_add(1, Ordering::Relaxed).is_multiple_of(100);
                 let waits = asks.then(|| scope.spawn(|| honest(&path)));
-                // It may have hung up already.
+                // The other side may have hung up already.
                 let _gone = stream.shutdown(Shutdown::Write);
                 let mut answers = Vec::new();
                 if let Err(error) = stream.read_to_end(&mut answers) {

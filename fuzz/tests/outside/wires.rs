@@ -1,4 +1,5 @@
-//! A wire between processes: what the other side sends is a frame as it was sent, or is none and is said so.
+//! A wire between processes: a message of the other side is either a frame as it was sent, or is refused with an
+//! error.
 
 use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
@@ -15,7 +16,7 @@ use super::{Effort, directory};
 /// The longest frame (driver, `frame_socket`).
 const FRAME_BYTES: usize = 16 << 10;
 
-/// A message of a stranger.
+/// A message of an attacker.
 #[derive(Clone, Debug, TypeGenerator)]
 enum Message {
     Short(Vec<u8>),
@@ -23,7 +24,7 @@ enum Message {
         bytes: u16,
         value: u8,
     },
-    /// About as long as a frame may be.
+    /// Close to the longest frame.
     About {
         above: i8,
     },
@@ -65,7 +66,7 @@ fn a_stranger_at_a_wire_sends_frames_or_what_is_none() {
                 send(stranger.as_raw_fd(), &bytes, MsgFlags::empty()).expect("room");
                 match end.receive() {
                     Ok(Some(frame)) => assert_eq!(frame, bytes),
-                    // Nothing at all looks like the end, as it does to everybody (recv(2)).
+                    // An empty message looks like the end, as for every reader (recv(2)).
                     Ok(None) => assert!(bytes.is_empty()),
                     Err(error) => {
                         assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");

@@ -1,16 +1,16 @@
-//! What messages cost, counted for tests, by thread: a budget is of numbers and not of times, which a busy machine
-//! stretches.
+//! Cost of messages, counted for tests, by thread. A budget is a number of operations and not a time, which depends
+//! on the machine's load.
 
 use std::cell::Cell;
 
 use super::Group;
 
-/// What was done.
+/// Counts of operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Spent {
-    /// Powers of numbers in a group.
+    /// Modular exponentiations.
     pub(crate) powers: u32,
-    /// Bytes that were hashed, keys apart.
+    /// Hashed bytes, except keys.
     pub(crate) hashed: usize,
 }
 
@@ -18,12 +18,12 @@ thread_local! {
     static SPENT: Cell<Spent> = const { Cell::new(Spent { powers: 0, hashed: 0 }) };
 }
 
-/// By this thread until now.
+/// Returns the counts of this thread so far.
 pub(crate) fn spent() -> Spent {
     SPENT.get()
 }
 
-/// What an act costs.
+/// Returns the result of a function and its cost.
 pub(crate) fn of<T>(act: impl FnOnce() -> T) -> (T, Spent) {
     let before = spent();
     let done = act();

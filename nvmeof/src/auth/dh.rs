@@ -6,11 +6,11 @@ use zeroize::Zeroize;
 
 use super::primes;
 
-/// A group, as messages number it (Base specification, "DH Group Identifiers").
+/// A group, by its number in messages (Base specification, "DH Group Identifiers").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Group {
-    /// None: the answer to the challenge is all there is.
+    /// No group: the response to the challenge is the only proof.
     Null = 0,
     /// 2,048 bits.
     Ffdhe2048 = 1,
@@ -25,7 +25,7 @@ pub enum Group {
 }
 
 impl Group {
-    /// By its number.
+    /// Returns the group of this number.
     #[must_use]
     pub const fn of(number: u8) -> Option<Self> {
         Some(match number {
@@ -39,7 +39,7 @@ impl Group {
         })
     }
 
-    /// Bytes of its values.
+    /// Returns the bytes of the group's values.
     pub(super) const fn bytes(self) -> usize {
         match self {
             Self::Null => 0,
@@ -59,7 +59,7 @@ macro_rules! power {
         let at = base.len().checked_sub($base.len())?;
         base[at..].copy_from_slice($base);
         let base = <$int>::from_be_slice(&base);
-        // 0, 1 and p - 1 are in no group of use: who sends them wants to know the result beforehand.
+        // 0, 1 and p - 1 generate no useful subgroup: a peer that sends one knows the result beforehand.
         if base <= <$int>::ONE || base >= prime.wrapping_sub(&<$int>::ONE) {
             return None;
         }
@@ -87,12 +87,12 @@ impl Secret {
         Self(secret)
     }
 
-    /// What the other side is told.
+    /// Returns the public value for the other side.
     pub(super) fn public(&self, group: Group) -> Option<Vec<u8>> {
         self.shared(group, &[2])
     }
 
-    /// What both know, from what the other side has told; none if that is no value of the group.
+    /// Returns the shared secret; `None` if the peer's value is not in the group.
     pub(super) fn shared(&self, group: Group, theirs: &[u8]) -> Option<Vec<u8>> {
         #[cfg(test)]
         super::cost::power(group);

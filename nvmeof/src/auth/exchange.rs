@@ -1,4 +1,4 @@
-//! The messages of one queue's authentication, as the target takes and gives them.
+//! The messages of one queue's authentication, on the target's side.
 
 use subtle::ConstantTimeEq;
 use zerocopy::IntoBytes;
@@ -8,7 +8,7 @@ use zeroize::Zeroizing;
 use super::dh::Secret;
 use super::{Group, Hash, Keys};
 
-/// Kinds of messages: the common ones, and those of DH-HMAC-CHAP; and what they are.
+/// Message types (common, and DH-HMAC-CHAP) and message identifiers.
 const COMMON: u8 = 0;
 const DHCHAP: u8 = 1;
 const NEGOTIATE: u8 = 0x00;
@@ -18,10 +18,10 @@ const SUCCESS1: u8 = 0x03;
 const SUCCESS2: u8 = 0x04;
 const FAILURE2: u8 = 0xf0;
 const FAILURE1: u8 = 0xf1;
-/// Bytes before the values of challenge, reply and success.
+/// Bytes before the variable fields of challenge, reply and success.
 const HEAD: usize = 16;
 
-/// Why it failed, as FAILURE1 says it.
+/// Reason codes of FAILURE1.
 mod why {
     pub(super) const FAILED: u8 = 1;
     pub(super) const PROTOCOL: u8 = 2;
@@ -32,33 +32,33 @@ mod why {
     pub(super) const MESSAGE: u8 = 7;
 }
 
-/// Who talks to whom.
+/// The two parties of an exchange.
 #[derive(Clone, Debug)]
 pub struct Parties {
     /// The host's name.
     pub host: String,
-    /// The subsystem's.
+    /// The subsystem's name.
     pub subsystem: String,
 }
 
-/// What comes next.
+/// The next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The host negotiates.
+    /// The host sends NEGOTIATE.
     Begin,
-    /// It takes the challenge.
+    /// The host receives CHALLENGE.
     Challenge,
-    /// It replies.
+    /// The host sends REPLY.
     Reply,
-    /// It takes the success.
+    /// The host receives SUCCESS1.
     Success,
-    /// It confirms that.
+    /// The host sends SUCCESS2.
     Confirm,
-    /// It is authenticated.
+    /// The host is authenticated.
     Done,
-    /// It is told why not.
+    /// The host receives FAILURE1 with this reason.
     Failed(u8),
-    /// It was told why not; there is no second try.
+    /// The host has received FAILURE1; there is no second try.
     Over(u8),
 }
 
@@ -73,7 +73,7 @@ pub struct Exchange {
     sequence: u32,
     challenge: Vec<u8>,
     secret: Option<Secret>,
-    /// What the host wants to know of us.
+    /// The response to the host's own challenge, if it sent one.
     answer: Option<Zeroizing<Vec<u8>>>,
 }
 
@@ -88,7 +88,7 @@ fn number(bytes: &[u8], at: usize) -> u16 {
 }
 
 impl Exchange {
-    /// Nothing has been said yet.
+    /// Returns an exchange before its first message.
     #[must_use]
     pub fn new(keys: Keys, parties: Parties) -> Self {
         Self {
@@ -105,13 +105,13 @@ impl Exchange {
         }
     }
 
-    /// The host is who it says.
+    /// Returns whether the host is authenticated.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.state == State::Done
     }
 
-    /// Why the host has failed, if it has.
+    /// Returns the reason why the host has failed, if it has.
     #[must_use]
     pub const fn failure(&self) -> Option<u8> {
         match self.state {
@@ -125,20 +125,20 @@ impl Exchange {
         }
     }
 
-    /// The host has failed and was told so.
+    /// Returns whether the host has failed and received the reason.
     #[must_use]
     pub const fn is_over(&self) -> bool {
         matches!(self.state, State::Over(_))
     }
 
-    /// Authentication Send: what the host says. `random` fills bytes.
+    /// Handles a message of the host (Authentication Send). `random` fills bytes.
     pub fn send(&mut self, message: &[u8], random: &mut dyn FnMut(&mut [u8])) {
-        // The first failure is the one that is told.
+        // The first failure is the one reported.
         if self.failure().is_some() {
             return;
         }
         let said = match message {
-            // Once: each challenge is a power to work out.
+            // Only once: each challenge costs a modular exponentiation.
             [COMMON, NEGOTIATE, ..] if message.len() >= 8 && self.state == State::Begin => {
                 self.transaction = number(message, 4);
                 self.negotiate(message, random)
@@ -187,7 +187,7 @@ impl Exchange {
         random(&mut self.challenge);
         let mut bytes = [0; 4];
         random(&mut bytes);
-        // 0 says that the host wants no answer.
+        // 0 means that the host wants no response.
         self.sequence = U32::from_bytes(bytes).get().max(1);
         let mut secret = [0; 64];
         random(&mut secret);
@@ -238,7 +238,7 @@ impl Exchange {
         }
         if message[8] != 0 {
             let key = self.keys.controller.as_ref().ok_or(why::FAILED)?;
-            // A host that sends our own challenge back would have us answer it.
+            // A host that reflects our own challenge would make us compute its response.
             if bool::from(self.challenge.as_slice().ct_eq(challenge)) {
                 return Err(why::FAILED);
             }
@@ -259,7 +259,7 @@ impl Exchange {
         Ok(State::Success)
     }
 
-    /// Authentication Receive: what the host is told; none if it is the host's turn.
+    /// Returns the next message for the host (Authentication Receive); `None` if it is the host's turn.
     pub fn receive(&mut self) -> Option<Vec<u8>> {
         let length = u8::try_from(self.hash.bytes()).unwrap_or(0);
         let head = |kind, what| {
@@ -352,7 +352,7 @@ mod tests {
         bytes.fill(0x11);
     }
 
-    /// Why it failed.
+    /// Returns the reason of the failure.
     fn failure(exchange: &mut Exchange) -> Option<u8> {
         let said = exchange.receive()?;
         assert_eq!(
@@ -393,8 +393,8 @@ mod tests {
         }
     }
 
-    /// Who has us answer our own challenge, as the controller, learns the answer that a host would give where both have
-    /// one key.
+    /// A host that makes us answer our own challenge, as the controller, would learn the response of a host where
+    /// both have one key.
     #[test]
     fn our_own_challenge_is_not_answered_whoever_sends_it() {
         let answer = include_str!("answer.hex").trim();
@@ -417,7 +417,7 @@ mod tests {
         }
     }
 
-    /// A host of the test's own, by the same formulas: with every hash and group, and an answer of ours.
+    /// A host of the test, by the same formulas: with every hash and group, and a response of ours.
     #[test]
     fn both_sides_authenticate_each_other_with_every_hash_and_group() {
         for hash in 1..=3 {

@@ -9,9 +9,9 @@
 //!   SUCCESS2   ------------->            only if there was one
 //! ```
 //!
-//! With a group the challenge is mixed with what both sides know of it. Whatever is wrong is told by FAILURE1, without
-//! saying what of the secret was, and that is the end: an exchange is one try. Keys are wiped when they go, and
-//! compared in constant time.
+//! With a group the challenge is mixed with the shared secret. FAILURE1 reports any error, without details of the
+//! secret, and ends the exchange: there is no second try. Keys are zeroized when dropped, and compared in constant
+//! time.
 
 #[cfg(test)]
 pub(crate) mod cost;
@@ -31,7 +31,7 @@ use zeroize::{Zeroize, Zeroizing};
 pub use dh::Group;
 pub use exchange::{Exchange, Parties};
 
-/// A hash, as messages number it.
+/// A hash, by its number in messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Hash {
@@ -44,7 +44,7 @@ pub enum Hash {
 }
 
 impl Hash {
-    /// By its number.
+    /// Returns the hash of this number.
     #[must_use]
     pub const fn of(number: u8) -> Option<Self> {
         Some(match number {
@@ -55,7 +55,7 @@ impl Hash {
         })
     }
 
-    /// Bytes of it.
+    /// Returns the bytes of a digest.
     #[must_use]
     pub const fn bytes(self) -> usize {
         match self {
@@ -77,7 +77,7 @@ impl Hash {
 
     fn hmac(self, key: &[u8], parts: &[&[u8]]) -> Zeroizing<Vec<u8>> {
         fn of<M: Mac + hmac::digest::KeyInit>(key: &[u8], parts: &[&[u8]]) -> Vec<u8> {
-            // A key of any length is taken.
+            // HMAC accepts a key of any length.
             let Ok(mut mac) = <M as Mac>::new_from_slice(key) else {
                 return Vec::new();
             };
@@ -100,7 +100,7 @@ impl Hash {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key {
     bytes: Zeroizing<Vec<u8>>,
-    /// By which it is bound to a name; none: it is used as it is.
+    /// Hash that binds the key to a name; `None`: the key is used as it is.
     transform: Option<Hash>,
 }
 
@@ -110,16 +110,16 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Why a text is no secret. It does not say which.
+/// Reason why a text is no secret, without the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// Another form.
+    /// The form is wrong.
     #[error("a secret reads DHHC-1:hh:base64:, where hh is 00 to 03")]
     Form,
-    /// Another length.
+    /// The length is wrong.
     #[error("a secret has 32, 48 or 64 bytes, and as many as the hash it is for: {0}")]
     Length(usize),
-    /// It was mistyped.
+    /// The CRC is wrong: a typing error.
     #[error("the check sum of a secret is another: it was mistyped")]
     Sum,
 }
@@ -157,7 +157,7 @@ impl FromStr for Key {
 }
 
 impl Key {
-    /// Bound to the name of whoever shows that he has it.
+    /// Returns the key bound to the name of its owner.
     fn of(&self, name: &str) -> Zeroizing<Vec<u8>> {
         match self.transform {
             None => self.bytes.clone(),
@@ -166,16 +166,16 @@ impl Key {
     }
 }
 
-/// What a host is authenticated with.
+/// Keys that authenticate a host.
 #[derive(Clone, Debug)]
 pub struct Keys {
-    /// The host's.
+    /// The host's key.
     pub host: Key,
-    /// The target's, for hosts that want to know whom they talk to.
+    /// The target's key, for hosts that authenticate the target.
     pub controller: Option<Key>,
-    /// The one hash to be used; none: the first that the host names.
+    /// The only hash allowed; `None`: the first that the host offers.
     pub hash: Option<Hash>,
-    /// The one group to be used; none: the first that the host names, null only if there is no other.
+    /// The only group allowed; `None`: the first that the host offers, null only if there is no other.
     pub group: Option<Group>,
 }
 
@@ -183,8 +183,8 @@ pub struct Keys {
 mod tests {
     use super::*;
 
-    /// The key of nvme-cli's documentation of `gen-dhchap-key` could not be had offline; this one was made by another
-    /// implementation of the format (Python's base64 and zlib), from the bytes 0 to 31.
+    /// Not the key of nvme-cli's documentation of `gen-dhchap-key`, which was not at hand: this one was made by
+    /// another implementation of the format (Python's base64 and zlib), from the bytes 0 to 31.
     const TEXT: &str = "DHHC-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
 
     #[test]

@@ -1,9 +1,9 @@
 //! The groups ffdhe2048 to ffdhe8192 (RFC 7919): p = 2^b - 2^(b-64) + (floor(2^(b-130) e) + X) 2^64 - 1, where X is
 //! the least number with which p and (p - 1) / 2 are prime. The generator is 2.
 //!
-//! So the longer ones begin as the shorter ones do, with the digits of e, and each ends in its own way.
+//! So a longer prime begins with the digits of a shorter one, which are those of e, and each has its own end.
 
-/// The digits that a group has in common with all longer ones.
+/// The digits that a group shares with all longer ones.
 macro_rules! digits {
     (2048) => {
         concat!(
@@ -44,19 +44,19 @@ macro_rules! digits {
     };
 }
 
-/// Of 2048 bits.
+/// The prime of 2048 bits.
 pub(super) const P2048: &str = concat!(digits!(2048), "285C97FFFFFFFFFFFFFFFF",);
 
-/// Of 3072 bits.
+/// The prime of 3072 bits.
 pub(super) const P3072: &str = concat!(digits!(3072), "C62E37FFFFFFFFFFFFFFFF",);
 
-/// Of 4096 bits.
+/// The prime of 4096 bits.
 pub(super) const P4096: &str = concat!(digits!(4096), "655F6AFFFFFFFFFFFFFFFF",);
 
-/// Of 6144 bits.
+/// The prime of 6144 bits.
 pub(super) const P6144: &str = concat!(digits!(6144), "D0E40E65FFFFFFFFFFFFFFFF",);
 
-/// Of 8192 bits.
+/// The prime of 8192 bits.
 pub(super) const P8192: &str = concat!(
     digits!(6144),
     "CFF46AAA36AD004CF600C8381E425A31D951AE64FDB23FCEC9509D43687FEB69EDD1CC5E0B8CC3BDF64B10EF86B63142",

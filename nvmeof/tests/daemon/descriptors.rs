@@ -1,4 +1,4 @@
-//! What the daemon may not open is given to it.
+//! Descriptors handed in for files that the daemon may not open.
 
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
@@ -44,8 +44,8 @@ fn a_disk_without_a_name_is_served_by_its_descriptor() -> Result<()> {
     process.end()
 }
 
-/// O_DIRECT is a flag of the open file (open(2)), which the program that handed the descriptor in has as well. So it is
-/// set on an open file of the daemon's own, when it starts and when it tries a disk on SIGHUP.
+/// O_DIRECT is a flag of the open file (open(2)), which the program that handed in the descriptor shares. So the
+/// daemon sets it on an open file of its own, when it starts and when it tries a disk on SIGHUP.
 #[test]
 fn a_descriptor_that_was_handed_in_keeps_its_flags() -> Result<()> {
     let place = Place::new()?;
@@ -59,7 +59,7 @@ fn a_descriptor_that_was_handed_in_keeps_its_flags() -> Result<()> {
         )
     };
     place.configure(&tables(""))?;
-    // The same open file as here.
+    // The same open file as in this process.
     let mut command = Command::new("sh");
     let script =
         "exec 3<&0 0</dev/null; LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=disk exec \"$0\" \"$1\"";
@@ -68,7 +68,7 @@ fn a_descriptor_that_was_handed_in_keeps_its_flags() -> Result<()> {
     command.arg(place.path("nvmeofd.toml"));
     let process = place.start_with(command, OwnedFd::from(disk.try_clone()?).into())?;
     assert_eq!(flags()?, before);
-    // Tried, and served in its place.
+    // The disk is tried, and replaces the present one.
     place.configure(&tables("block_size = 4096\n"))?;
     process.signal(Signal::SIGHUP)?;
     place.told("READY=1")?;
@@ -85,13 +85,13 @@ fn a_descriptor_that_was_handed_in_keeps_its_flags() -> Result<()> {
     process.end()
 }
 
-/// The socket is made by somebody who may, and stays when the daemon ends.
+/// A privileged program makes the socket, which stays when the daemon ends.
 #[test]
 fn a_control_socket_that_was_handed_in_is_answered_at() -> Result<()> {
     let place = Place::new()?;
     let path = place.path("given");
     let listener = UnixListener::bind(&path)?;
-    // A child has it as its standard input, and the shell as number 3.
+    // A child has it as its standard input, and the shell moves it to number 3.
     let mut command = Command::new("sh");
     let script = "exec 3<&0 0</dev/null; LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=control exec \"$0\" \"$1\"";
     command.args(["-c", script]);
@@ -135,7 +135,8 @@ fn a_descriptor_that_was_not_handed_in_is_named_with_those_that_were() -> Result
     Ok(())
 }
 
-/// What the daemon says that has a PCI function for its adapter, and these descriptors: numbers 3 and 4 are `files`.
+/// Returns the output of a daemon that has a PCI function for its adapter, and these descriptors: numbers 3 and 4 are
+/// `files`.
 fn says(options: &str, names: &str, files: [&str; 2]) -> Result<String> {
     let place = Place::new()?;
     let adapter = format!("0000:3b:00.2,{options},address=192.0.2.1/24");
@@ -155,7 +156,7 @@ fn says(options: &str, names: &str, files: [&str; 2]) -> Result<String> {
     Ok(String::from_utf8(output.stderr)?)
 }
 
-/// Opening the group's file is what takes rights; a machine without VFIO has others to hand in.
+/// Opening the group's file needs privileges; on a machine without VFIO the test hands in other files.
 #[test]
 fn a_card_whose_descriptors_are_not_those_of_vfio_is_refused_with_their_names() -> Result<()> {
     let null = ["/dev/null", "/dev/zero"];

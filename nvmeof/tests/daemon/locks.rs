@@ -1,4 +1,4 @@
-//! A file is served once, and stays the file that it was.
+//! A file is served by one daemon only, and stays the same file.
 
 use std::fs::{self, File};
 
@@ -10,7 +10,7 @@ use nvmeof::nvme::command::io;
 use crate::host::transfer;
 use crate::process::{Place, run, subsystem};
 
-/// The configuration of a second daemon with this table of a namespace: it listens elsewhere.
+/// Returns the configuration of a second daemon with this table of a namespace: it listens elsewhere.
 fn second(place: &Place, namespace: &str) -> Result<Place> {
     let second = Place::new()?;
     second.configure(
@@ -40,16 +40,16 @@ fn a_file_that_a_daemon_serves_is_refused_to_a_second_one_with_its_name_and_the_
             && said.contains("has it locked; key `lock = false` serves it all the same"),
         "{said}"
     );
-    // Overlays and the like tell another device in /proc/locks than of the file.
+    // Overlay file systems show another device in /proc/locks than that of the file.
     let pid = format!("process {} (nvmeofd)", process.pid());
     assert!(
         said.contains(&pid) || said.contains("another program"),
         "{said}"
     );
-    // A daemon that wants no lock is not kept away, nor does it keep others away.
+    // A daemon without locks is not refused, nor does it keep others away.
     let other = second(&place, "[[subsystem.namespace]]\nlock = false\n")?;
     other.start()?.end()?;
-    // What is only read is shared by what only reads.
+    // Readers share a file that is only read.
     process.end()?;
     place.configure(&place.subsystem("read_only = true\n"))?;
     let process = place.start()?;
@@ -85,7 +85,7 @@ fn two_namespaces_of_a_daemon_share_a_file_if_both_say_so() -> Result<()> {
     place.start()?.end()
 }
 
-/// SIGHUP with the same file and with other settings: the lock goes from the one namespace to the other. Then another
+/// SIGHUP with the same file and with other settings: the lock moves from one namespace to the other. Then another
 /// file takes the path: nothing changes.
 #[test]
 fn sighup_keeps_the_file_that_is_open_and_hands_its_lock_over() -> Result<()> {
@@ -114,7 +114,7 @@ fn sighup_keeps_the_file_that_is_open_and_hands_its_lock_over() -> Result<()> {
         !run(&[path.to_str().expect("a text")])?.0,
         "it is locked still"
     );
-    // The same settings and others, for another file.
+    // The same settings and other ones, for another file.
     host.memory.write_from(0, &[0x11; 4096])?;
     assert_eq!(host.write(&mut queue, 0, 1, 0, 4096)?, Status::SUCCESS);
     let new = place.path("new");

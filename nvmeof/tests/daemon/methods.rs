@@ -1,4 +1,4 @@
-//! Each method of the control socket, and what it refuses.
+//! Each method of the control socket, and the requests it refuses.
 
 use anyhow::{Context, Result, bail};
 use control::{Client, ClientError};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::host::transfer;
 use crate::process::{Place, SUBSYSTEM, parsed, run, subsystem};
 
-/// What is said of a request that is refused.
+/// Returns the error text of a refused request.
 fn refused(client: &mut Client, method: &str, params: Value) -> Result<String> {
     match client.call::<Value>(method, params) {
         Err(ClientError::Refused(refusal)) => Ok(refusal.message),
@@ -282,7 +282,7 @@ fn what_is_added_is_there_is_saved_and_can_be_removed() -> Result<()> {
     assert_eq!(stat["workers"][0]["connections"], 2);
     assert_eq!(stat["namespaces"].as_array().map(Vec::len), Some(1));
 
-    // Its only port goes, and with it the host's connections; the daemon stays for the next one.
+    // The daemon's only port is removed, and with it the host's connections; the daemon waits for the next one.
     let _: bool = client.call("listener.remove", json!({"id": 1}))?;
     assert!(host.response(&mut queue).is_err(), "disconnected");
     let status: Value = client.call("status", Value::Null)?;
@@ -321,13 +321,13 @@ fn a_faulty_disk_fails_by_order_and_works_again_by_order() -> Result<()> {
     for wanted in [Status::UNRECOVERED_READ.dnr(), Status::SUCCESS] {
         assert_eq!(host.command(&mut queue, sqe)?.status(), wanted);
     }
-    // An hour, which the next order ends.
+    // A delay of an hour, which the next order ends.
     assert_eq!(order(json!({"delay_ms": 3_600_000}))?["struck"], 1);
     host.send(&mut queue, sqe, &[])?;
     assert_eq!(host.read(&mut queue, 0, 1, 0, 512)?, Status::SUCCESS);
     assert_eq!(order(json!({}))?["struck"], 2);
     assert_eq!(host.response(&mut queue)?.status(), Status::SUCCESS);
-    // It is kept as what it is.
+    // The settings keep it.
     let settings: String = client.call("settings", Value::Null)?;
     assert!(settings.contains("faulty = 1048576"), "{settings}");
     drop(host);
@@ -365,7 +365,7 @@ fn the_program_asks_as_a_person_types() -> Result<()> {
     process.end()
 }
 
-/// Something that answers as an adapter's control socket does.
+/// A server that answers like an adapter's control socket.
 struct Adapter(#[expect(dead_code, reason = "the socket ends without it")] control::Tell);
 
 impl control::Subject for Adapter {

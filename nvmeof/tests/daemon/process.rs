@@ -1,5 +1,5 @@
-//! nvmeofd as a process, and what is around it: a folder, a file of 4 MiB, a wire, and somebody whom it tells that it
-//! is ready.
+//! nvmeofd as a process, and its surroundings: a folder, a file of 4 MiB, a wire, and a socket that gets the ready
+//! message.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,16 +23,16 @@ use crate::host::Host;
 pub const SUBSYSTEM: &str = "nqn.2026-11.test:disks";
 pub const DISK: u64 = 4 << 20;
 const SERVICE: u16 = 4420;
-/// How long the process may take for anything.
+/// Limit for any action of the process.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// A place for a daemon.
+/// Surroundings of a daemon.
 pub struct Place {
     pub folder: TempDir,
     notices: UnixDatagram,
 }
 
-/// A daemon that runs.
+/// A running daemon.
 pub struct Process {
     child: Child,
 }
@@ -52,7 +52,8 @@ impl Place {
         self.folder.path().join(name)
     }
 
-    /// What of a name is this place's own: the simulated functions of a process have one space of names.
+    /// Returns the part of a name that is unique to this place: the simulated functions of a process share one
+    /// namespace.
     fn own(&self) -> Result<&str> {
         let name = self
             .folder
@@ -62,7 +63,7 @@ impl Place {
         name.context("a name")
     }
 
-    /// The subsystem's table, and more.
+    /// Returns the subsystem's table, with more lines.
     pub fn subsystem(&self, more: &str) -> String {
         let disk = self.path("disk");
         format!(
@@ -102,7 +103,7 @@ impl Place {
         self.start_with(command, Stdio::null())
     }
 
-    /// Starts it with something to read from.
+    /// Starts the daemon with this standard input.
     pub fn start_with(&self, mut command: Command, input: Stdio) -> Result<Process> {
         command.env_remove("RUST_LOG").stdin(input);
         self.spawned(command)
@@ -122,7 +123,7 @@ impl Place {
         Ok(process)
     }
 
-    /// Waits until the daemon has said a line; what it said with it.
+    /// Waits until the daemon has printed a line; returns its output up to there.
     pub fn told(&self, line: &str) -> Result<String> {
         let mut buffer = [0; 4096];
         loop {
@@ -141,7 +142,7 @@ impl Place {
         Ok(Client::connect(&self.path("control"))?)
     }
 
-    /// The host at the other end of the wire.
+    /// Returns the host at the other end of the wire.
     pub fn host(&self) -> Result<Host> {
         let name = format!(
             "sim:host-{},mac=02:00:00:00:0f:02,link=unix:{}",
@@ -171,13 +172,13 @@ impl Process {
         self.child.id()
     }
 
-    /// Where it listens for TCP over IPv4: the local address of the socket in state 0Ah that is one of its descriptors
-    /// (proc_pid_net(5)).
+    /// Returns the address at which it listens for TCP over IPv4: the local address of the socket in state 0Ah among
+    /// its descriptors (proc_pid_net(5)).
     pub fn listens(&self) -> Result<SocketAddr> {
         let of = PathBuf::from(format!("/proc/{}", self.child.id()));
         let mut sockets = Vec::new();
         for descriptor in fs::read_dir(of.join("fd"))? {
-            // One may be closed meanwhile.
+            // A descriptor may be closed meanwhile.
             sockets.extend(fs::read_link(descriptor?.path()));
         }
         let table = fs::read_to_string(of.join("net/tcp"))?;
@@ -192,7 +193,7 @@ impl Process {
         Ok((address, u16::from_str_radix(port, 16)?).into())
     }
 
-    /// Its threads, by name, and the processors that each may run on.
+    /// Returns its threads, by name, and the processors that each may run on.
     pub fn threads(&self) -> Result<BTreeMap<String, String>> {
         let mut threads = BTreeMap::new();
         for thread in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
@@ -203,7 +204,7 @@ impl Process {
         Ok(threads)
     }
 
-    /// Waits until it has stopped, as by SIGSTOP.
+    /// Waits until the process has stopped, as by SIGSTOP.
     pub fn wait_for_stop(&self) -> Result<()> {
         let pid = Pid::from_raw(i32::try_from(self.child.id())?);
         let status = waitpid(pid, Some(WaitPidFlag::WUNTRACED))?;
@@ -215,7 +216,7 @@ impl Process {
         Ok(self.child.wait()?)
     }
 
-    /// Ends it as a service manager does.
+    /// Ends the daemon as a service manager does.
     pub fn end(mut self) -> Result<()> {
         self.signal(Signal::SIGTERM)?;
         let status = self.wait()?;
@@ -226,13 +227,13 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Most have ended.
+        // Most daemons have ended by now.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The processors that a thread may run on, as its status has them.
+/// Returns the processors that a thread may run on, from its status file.
 pub fn processors(status: &Path) -> Result<String> {
     let text = fs::read_to_string(status)?;
     let line = text
@@ -241,7 +242,7 @@ pub fn processors(status: &Path) -> Result<String> {
     Ok(line.context("Cpus_allowed_list")?.trim().to_owned())
 }
 
-/// Runs nvmeofd to its end: what it says, and whether it is content.
+/// Runs nvmeofd to its end; returns its success and its output.
 pub fn run(arguments: &[&str]) -> Result<(bool, String)> {
     let output = Command::new(env!("CARGO_BIN_EXE_nvmeofd"))
         .args(arguments)
@@ -252,7 +253,7 @@ pub fn run(arguments: &[&str]) -> Result<(bool, String)> {
     Ok((output.status.success(), said))
 }
 
-/// A file that says the same as another one, whoever wrote it.
+/// Returns the settings of a configuration file.
 pub fn parsed(path: &Path) -> Result<nvmeof::daemon::Settings> {
     match nvmeof::daemon::file::read(path) {
         Ok(settings) => Ok(settings),

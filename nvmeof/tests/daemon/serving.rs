@@ -1,4 +1,4 @@
-//! A host reads and writes, and signals come.
+//! Reads and writes of a host, and signals to the daemon.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::host::{command, transfer};
 use crate::process::{Place, subsystem};
 
-/// Bit of Write: the data is on the medium before it is answered.
+/// Bit FUA of Write: the data must be on the medium before the answer.
 const FORCED: u32 = 1 << 30;
 
 #[test]
@@ -49,20 +49,20 @@ fn a_host_writes_what_is_then_in_the_file_and_reads_it() -> Result<()> {
     process.end()
 }
 
-/// What block N has: the number, again and again.
+/// Returns the content of block N: the number, repeated.
 fn stamp(number: u64) -> Vec<u8> {
     let digits = format!("{number} ").into_bytes();
     digits.into_iter().cycle().take(512).collect()
 }
 
-/// Everything that was acknowledged is in the file. And what is in the file was acknowledged: a command that is carried
-/// out is answered before its connection ends, and one that comes later is not carried out.
+/// Every acknowledged write is in the file, and every write in the file was acknowledged: a command that is carried
+/// out is answered before its connection ends, and a later command is not carried out.
 #[test]
 fn sigterm_under_traffic_answers_what_it_carries_out_and_nothing_else() -> Result<()> {
     /// Writes at once, and when the signal comes.
     const DEPTH: usize = 16;
     const SIGNAL: usize = 200;
-    /// Blocks of the host's memory, and of a disk that is not written to its end before the signal has come.
+    /// Blocks of the host's memory, and of a disk too long to be written to its end before the signal.
     const SLOTS: u64 = 2048;
     const BLOCKS: u64 = 2 << 20;
     let place = Place::new()?;
@@ -84,7 +84,7 @@ fn sigterm_under_traffic_answers_what_it_carries_out_and_nothing_else() -> Resul
             host.memory.write_from(slot, &stamp(next))?;
             let mut sqe = transfer(io::WRITE, next, 1);
             sqe.sgl = host.data(slot, 512);
-            // When the connection has gone there is no way to send; answers that came before are still to be read.
+            // Once the connection has ended, sends fail; answers that arrived before can still be read.
             match host.send(&mut queue, sqe, &[]) {
                 Ok(cid) => {
                     under_way.insert(cid, next);
@@ -93,7 +93,7 @@ fn sigterm_under_traffic_answers_what_it_carries_out_and_nothing_else() -> Resul
                 Err(_) => is_open = false,
             }
         }
-        // The end of the connection is told when it is, and may be before answers that were here.
+        // The end of the connection is reported at once, perhaps before answers that have already arrived.
         let answer = match host.response(&mut queue) {
             Ok(answer) => answer,
             Err(error) => {
@@ -127,7 +127,7 @@ fn sigterm_under_traffic_answers_what_it_carries_out_and_nothing_else() -> Resul
 fn a_second_signal_ends_it_at_once() -> Result<()> {
     let place = Place::new()?;
     let mut process = place.start()?;
-    // Both are there when it looks; it takes the one, and lets the other be what it is to any process.
+    // Both signals are pending when the daemon continues; it handles the one, and the other has its default action.
     process.signal(Signal::SIGSTOP)?;
     process.wait_for_stop()?;
     process.signal(Signal::SIGINT)?;
@@ -160,7 +160,7 @@ fn what_was_forced_or_flushed_survives_a_process_that_is_killed() -> Result<()> 
     let disk = place.disk()?;
     assert_eq!(disk[..4096], [0x11; 4096]);
     assert_eq!(disk[4096..8192], [0x22; 4096]);
-    // The next one takes the control socket and the wire that were left.
+    // The next daemon takes over the control socket and the wire that were left.
     drop(host);
     place.start()?.end()
 }
@@ -191,7 +191,7 @@ fn sighup_takes_in_what_is_different_and_says_what_takes_a_restart() -> Result<(
     process.signal(Signal::SIGHUP)?;
     place.told("RELOADING=1")?;
     assert!(place.told("READY=1")?.contains("2 subsystems"));
-    // A disk that cannot be had leaves the one that is there.
+    // A disk that cannot be opened leaves the present one in use.
     place.configure(&place.subsystem("").replace("/disk", "/no-disk"))?;
     process.signal(Signal::SIGHUP)?;
     place.told("RELOADING=1")?;
@@ -233,7 +233,7 @@ fn counters_are_scraped_by_http() -> Result<()> {
     control::metrics::check(text).map_err(anyhow::Error::msg)?;
     for line in [
         "nvmeof_worker_queue_size{port=\"1\",worker=\"0\"} 2048",
-        // The first command of an I/O queue, and that of the admin queue was the first of all.
+        // The first command of an I/O queue; the admin queue's was the first of all.
         "# TYPE nvmeof_worker_command_latency_seconds histogram",
         "# TYPE nvmeof_worker_queue_depth gauge",
         "nvmeof_namespace_read_bytes_total{subsystem=\"nqn.2026-11.test:disks\",nsid=\"1\"} 4096",
@@ -284,7 +284,7 @@ fn commands_of_io_queues_are_timed_by_kind_and_those_that_are_here_are_counted()
     process.end()
 }
 
-/// A filter that changes is in effect from SIGHUP on, and one that is none changes nothing.
+/// A changed filter is in effect from SIGHUP on, and an invalid one changes nothing.
 #[test]
 fn sighup_takes_in_another_log() -> Result<()> {
     let place = Place::new()?;
@@ -322,7 +322,7 @@ fn sighup_takes_in_another_log() -> Result<()> {
     process.end()
 }
 
-/// `RUST_LOG` comes before the file, and what of the file is not in effect is told.
+/// `RUST_LOG` overrides the file, and the daemon reports that the file's setting has no effect.
 #[test]
 fn sighup_tells_that_another_log_has_no_effect_beside_rust_log() -> Result<()> {
     let place = Place::new()?;

@@ -1,4 +1,4 @@
-//! How it is started: by hand, as a demonstration, and by a service manager.
+//! Ways to start the daemon: by hand, as a demonstration, and by a service manager.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -28,7 +28,7 @@ fn it_serves_under_valgrind_with_its_default_spin() -> Result<()> {
     command.arg(place.path("nvmeofd.toml"));
     let process = place.start_by(command)?;
     let mut host = place.host()?;
-    // 4 s, and seven times: valgrind takes its time.
+    // 4 s, and seven times: valgrind is slow.
     host.transport.ack_timeout = Some(20);
     let (_admin, controller) = host.controller(&subsystem())?;
     let mut queue = host.io_queue(&subsystem(), controller, 1, 32)?;
@@ -44,7 +44,7 @@ fn the_demonstration_prints_what_is_to_be_typed_and_serves_64_mib() -> Result<()
     let place = Place::new()?;
     let folder = place.folder.path().canonicalize()?;
     let folder = folder.to_str().expect("a text");
-    // What a short run of this name has left would be kept: this is another one.
+    // Files of a run of this name would be kept: this is another name.
     let demo = format!("{folder}/demo");
     let mut command = nvmeofd(&[
         "--demo",
@@ -77,7 +77,7 @@ fn the_demonstration_prints_what_is_to_be_typed_and_serves_64_mib() -> Result<()
         Path::new(&format!("{demo}/wire")).exists(),
         "the other end is there"
     );
-    // Each option is a field of what reads simnic's command line.
+    // Each option is a field of the struct that parses simnic's command line.
     let simnic = include_str!("../../../simnic/src/run.rs");
     let (_, fields) = simnic
         .split_once("pub struct Options {")
@@ -152,7 +152,7 @@ fn an_adapter_and_a_disk_on_the_command_line_are_enough() -> Result<()> {
     process.end()
 }
 
-/// A processor that there is not is told in the log, and its worker runs anywhere.
+/// A processor that does not exist is reported in the log, and its worker runs anywhere.
 #[test]
 fn workers_run_on_their_processors_and_from_the_beginning_again_where_these_are_fewer() -> Result<()>
 {
@@ -168,7 +168,7 @@ fn workers_run_on_their_processors_and_from_the_beginning_again_where_these_are_
         let mut queue = host.io_queue(&crate::process::subsystem(), controller, number, 32)?;
         assert_eq!(host.read(&mut queue, 0, 1, 0, 512)?, Status::SUCCESS);
     }
-    // Each has served a connection, so it is where it is to be.
+    // Each worker has served a connection, so it runs on its processor.
     let threads = process.threads()?;
     let of = |name: &str| threads.get(name).map(String::as_str);
     let first = first.to_string();
@@ -258,7 +258,7 @@ fn the_watchdog_hears_of_it_as_often_as_it_wants() -> Result<()> {
     Ok(())
 }
 
-/// Where systemd is on the machine, it says whether it understands the unit.
+/// On a machine with systemd, checks that it accepts the unit.
 #[test]
 fn systemd_understands_the_unit() -> Result<()> {
     let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/nvmeofd.service");

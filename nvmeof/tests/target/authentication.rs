@@ -1,4 +1,4 @@
-//! A host that has to say who it is, on each of its queues.
+//! A host that must authenticate on each of its queues.
 
 use anyhow::{Result, ensure};
 use hmac::{Hmac, Mac};
@@ -43,7 +43,8 @@ fn hear(host: &mut Host, queue: &mut Queue) -> Result<Vec<u8>> {
     Ok(host.memory.read(0, 4096)?)
 }
 
-/// Shows that it has the key, or not; by SHA-256 and no group. Kind and result of what the target says.
+/// Authenticates with the key, or with a wrong one; by SHA-256 and no group. Returns kind and result of the target's
+/// message.
 fn authenticate(
     host: &mut Host,
     queue: &mut Queue,
@@ -121,7 +122,7 @@ fn a_host_with_a_key_is_told_nothing_before_it_has_shown_it_on_that_queue() -> R
         authenticate(&mut host, &mut admin_queue, subsystem.as_str(), 1)?,
         (0xf1, 1)
     );
-    // One try, and a connection of its own for the next.
+    // There is one try; the next needs a connection of its own.
     host.expect_end(&admin_queue)?;
     let mut admin_queue = host.queue(0, 32)?;
     let connected = host.connect(&mut admin_queue, &subsystem, ANY_CONTROLLER)?;
@@ -141,7 +142,7 @@ fn a_host_with_a_key_is_told_nothing_before_it_has_shown_it_on_that_queue() -> R
         host.command(&mut queue, command(io::FLUSH))?.status(),
         REQUIRED
     );
-    // Whoever fails at an I/O queue ends that alone: he has not shown that the controller is his.
+    // A failure at an I/O queue ends that queue alone: the host has not shown that the controller is its own.
     assert_eq!(
         authenticate(&mut host, &mut queue, subsystem.as_str(), 1)?,
         (0xf1, 1)
@@ -159,7 +160,7 @@ fn a_host_with_a_key_is_told_nothing_before_it_has_shown_it_on_that_queue() -> R
         host.status(&mut queue, transfer(io::WRITE, 0, 1), data)?,
         Status::SUCCESS
     );
-    // Out of turn, and of another protocol.
+    // A message out of turn, and one of another protocol.
     assert_eq!(
         say(&mut host, &mut queue, &[0; 72])?,
         Status::SEQUENCE.dnr()

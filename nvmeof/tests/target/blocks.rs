@@ -1,4 +1,4 @@
-//! Reading and writing.
+//! Reads and writes.
 
 use anyhow::Result;
 use nvmeof::disk::Source;
@@ -11,7 +11,7 @@ use zerocopy::IntoBytes;
 use crate::host::{Host, Queue, command, transfer};
 use crate::world::World;
 
-/// Bytes that say where they are.
+/// Returns bytes that depend on their offset.
 pub fn pattern(seed: u8, bytes: usize) -> Vec<u8> {
     let byte = |at: usize| u8::try_from((at / 256 + at) % 256).expect("a byte");
     (0..bytes).map(|at| byte(at) ^ seed).collect()
@@ -49,7 +49,7 @@ fn what_is_written_is_read_from_a_block_to_the_longest_transfer() -> Result<()> 
             "{blocks} blocks at {first}"
         );
     }
-    // One behind the end; the longest and one more; more data than blocks.
+    // One block behind the end; the longest transfer and one block more; more data than blocks.
     assert_eq!(
         host.read(&mut queue, 8192, 1, 0, 512)?,
         Status::LBA_RANGE.dnr()
@@ -76,7 +76,7 @@ fn what_is_written_is_read_from_a_block_to_the_longest_transfer() -> Result<()> 
     Ok(())
 }
 
-/// A file of so many bytes in the world's stead, before there is one.
+/// Makes a file of this size as a disk, before there is a world.
 fn file(bytes: u64) -> Result<(tempfile::TempDir, Source)> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("disk");
@@ -84,7 +84,7 @@ fn file(bytes: u64) -> Result<(tempfile::TempDir, Source)> {
     Ok((folder, Source::File(path)))
 }
 
-/// A range of Dataset Management.
+/// Returns a range of Dataset Management.
 pub fn range(first: u64, blocks: u32) -> Vec<u8> {
     let range = nvmeof::nvme::command::Range {
         attributes: 0.into(),
@@ -94,7 +94,7 @@ pub fn range(first: u64, blocks: u32) -> Vec<u8> {
     range.as_bytes().to_vec()
 }
 
-/// A source range of Copy: where it begins, and blocks less one (bytes 8 and 16 of 32).
+/// Returns a source range of Copy: first block, and number of blocks less one (bytes 8 and 16 of 32).
 pub fn source(first: u8, blocks: u16) -> [u8; 32] {
     let mut range = [0; 32];
     range[8] = first;
@@ -125,7 +125,7 @@ fn every_command_of_the_set_does_what_it_says_and_answers_with_its_status() -> R
         let written = pattern(1, 64 * 512);
         host.memory.write_from(0, &written)?;
         assert_eq!(host.write(queue, 0, 64, 0, 64 * 512)?, good);
-        // Write Zeroes, with and without leave to deallocate.
+        // Write Zeroes, with and without permission to deallocate.
         let none = Sgl::keyed(0, 0, 0, false);
         for (first, flags) in [(1, 0), (5, 1 << 25)] {
             let mut sqe = transfer(io::WRITE_ZEROES, first, 2);
@@ -140,7 +140,7 @@ fn every_command_of_the_set_does_what_it_says_and_answers_with_its_status() -> R
         now[512..3 * 512].fill(0);
         now[5 * 512..7 * 512].fill(0);
         assert_eq!(blocks(&mut host, queue, 0, 64)?, now);
-        // Deallocate: two ranges, and hints that do nothing; a range beyond the end leaves all as it is.
+        // Deallocate: two ranges, and hints without effect; a range beyond the end changes nothing.
         let mut list = range(8, 8);
         list.extend(range(32, 1));
         host.memory.write_from(SPARE, &list)?;
@@ -187,7 +187,7 @@ fn every_command_of_the_set_does_what_it_says_and_answers_with_its_status() -> R
             host.status(queue, transfer(io::VERIFY, 1, 2048), none)?,
             past
         );
-        // Copy: two ranges, the second within the first, behind each other.
+        // Copy: two ranges, the second within the first, written one after the other.
         let copy = |ranges: u32, first: u32| {
             let mut sqe = command(io::COPY);
             sqe.nsid = 1.into();
@@ -213,7 +213,7 @@ fn every_command_of_the_set_does_what_it_says_and_answers_with_its_status() -> R
             Status::INVALID_FIELD.dnr(),
             "format 1"
         );
-        // Flush for one, for all, and for none.
+        // Flush of one namespace, of all, and of a missing one.
         for (nsid, status) in [
             (1, good),
             (u32::MAX, good),
@@ -223,7 +223,7 @@ fn every_command_of_the_set_does_what_it_says_and_answers_with_its_status() -> R
             sqe.nsid = nsid.into();
             assert_eq!(host.status(queue, sqe, none)?, status, "{nsid:#x}");
         }
-        // In the capsule, and forced to the medium; longer than what came; from the middle of it.
+        // In-capsule data, with FUA; longer than what arrived; from the middle of the capsule.
         let mut sqe = transfer(io::WRITE, 200, 1);
         sqe.cdw12 = (sqe.cdw12.get() | 1 << 30).into();
         sqe.sgl = Sgl::in_capsule(512);

@@ -1,4 +1,4 @@
-//! What changes while a host is connected.
+//! Changes while a host is connected.
 
 use anyhow::{Context, Result};
 use nvmeof::disk::{Disk, Source};
@@ -15,7 +15,7 @@ use crate::world::World;
 
 const NONE: CompletionFlags = CompletionFlags::empty();
 
-/// Asks for events of namespaces and of access, and leaves a request.
+/// Enables events of namespaces and of access, and sends an event request.
 fn listen(host: &mut Host, queue: &mut Queue) -> Result<()> {
     let mut sqe = command(admin::SET_FEATURES);
     (sqe.cdw10, sqe.cdw11) = (0x0b.into(), 0x900.into());
@@ -55,7 +55,7 @@ fn a_host_hears_of_a_new_size_of_removal_and_of_access_and_commands_answer_accor
         (Status::SUCCESS, &[1, 0, 0, 0, 0, 0, 0, 0][..])
     );
     assert_eq!(host.read(&mut queue, 2048, 1, 0, 512)?, Status::SUCCESS);
-    // Write protection, by the host itself, which is an event, too.
+    // Write protection by the host itself, which also sends an event.
     host.send(&mut admin, command(admin::ASYNC_EVENT), &[])?;
     let mut protect = command(admin::SET_FEATURES);
     protect.nsid = 1.into();
@@ -99,7 +99,7 @@ fn a_host_hears_of_a_new_size_of_removal_and_of_access_and_commands_answer_accor
         host.read(&mut queue, 0, 1, 0, 512)?,
         Status::INVALID_NAMESPACE.dnr()
     );
-    // One that can only be read comes in its place.
+    // A read-only namespace replaces it.
     let reader = NamespaceConfig {
         nsid: Some(1),
         uuid: Uuid::from_u128(9),
@@ -153,12 +153,12 @@ fn the_key_of_a_window_is_invalidated_with_the_response_if_the_host_wants_that()
             transfer(io::READ, first, 8),
             Sgl::keyed(address, 4096, key, true),
         )?;
-        // With a failure as well.
+        // Also when the status is a failure.
         assert_eq!(status.is_success(), first == 0, "{status}");
         assert_eq!(host.ia.rmr_query(rmr)?.binding, None);
         keys.push(key);
     }
-    // It is void: who uses it nevertheless loses the connection.
+    // The key is void: a host that uses it loses the connection.
     let key = keys.first().context("a key")?;
     let mut sqe = transfer(io::READ, 0, 8);
     sqe.sgl = Sgl::keyed(address, 4096, *key, false);

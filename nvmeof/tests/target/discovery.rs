@@ -1,4 +1,4 @@
-//! What a host finds that asks where to connect.
+//! Entries that a host finds by discovery.
 
 use anyhow::Result;
 use nvmeof::disk::Source;
@@ -7,8 +7,8 @@ use nvmeof::nvme::{Nqn, Status};
 
 use crate::world::World;
 
-/// Base specification, "Discovery Log Page": the head has the number of entries at byte 8, entries begin at 1,024, and
-/// have the name at 256 and the service at 32.
+/// Base specification, "Discovery Log Page": the head has the number of entries at byte 8; entries begin at 1,024,
+/// with the name at 256 and the service at 32.
 #[test]
 fn a_host_is_told_of_the_service_itself_and_of_a_subsystem_that_it_may_use() -> Result<()> {
     let mut world = World::new(1, Source::Null(1 << 20), 12)?;

@@ -1,4 +1,4 @@
-//! How connections begin and end, well and badly.
+//! The start and the end of connections, regular and not.
 
 use anyhow::{Context, Result, ensure};
 use nvmeof::disk::Source;
@@ -35,7 +35,7 @@ fn a_connection_that_cannot_be_a_queue_is_rejected_with_the_reason() -> Result<(
         let said = host.dial(data.as_bytes(), 32, queue)?.err();
         assert_eq!(said, Some(Some(status)), "{data:?}");
     }
-    // The connection manager fills private data up with zeros, so a short one has no receives.
+    // The connection manager pads private data with zeros, so a short one has no receives.
     assert_eq!(host.dial(&[0; 4], 32, 0)?.err(), Some(Some(5)));
     drop(host);
     world.stop()?;
@@ -88,7 +88,7 @@ fn a_host_whose_keep_alive_stops_loses_all_its_connections() -> Result<()> {
 /// Traffic Based Keep Alive: no Keep Alive is sent, and nothing else on the admin queue.
 #[test]
 fn reads_and_writes_alone_keep_a_controller_alive() -> Result<()> {
-    /// More than ever come in two looks at the time.
+    /// More reads than ever arrive between two checks of the time.
     const MANY: u32 = 10_000_000;
     let mut world = World::new(2, Source::Null(1 << 20), 9)?;
     let mut host = world.host()?;
@@ -100,7 +100,7 @@ fn reads_and_writes_alone_keep_a_controller_alive() -> Result<()> {
         let target = &world.target;
         target.with(|model| model.controller(controller).map(Controller::heard))
     };
-    // Connect was a command of this queue, and is told of as one. After that there are reads alone.
+    // Connect was a command of this queue, and counts as one. After it there are reads alone.
     for _ in 0..2 {
         let before = heard();
         let mut reads = 0;
@@ -199,7 +199,7 @@ fn a_capsule_without_a_command_or_more_commands_than_entries_end_the_controller(
     )?;
     host.expect_end(&queue)?;
     host.expect_end(&admin)?;
-    // Event requests stay; but before that a queue of two entries is asked for far more.
+    // Event requests stay; before that, a queue of two entries gets far more of them.
     let mut admin = host.queue(0, 2)?;
     let connected = host.connect(&mut admin, &subsystem, 0xffff)?;
     ensure!(connected.status().is_success(), "{}", connected.status());

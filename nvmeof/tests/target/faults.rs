@@ -30,7 +30,7 @@ fn a_file_that_becomes_shorter_ends_where_it_ends_and_one_that_is_sealed_takes_n
     let mut queue = host.io_queue(&subsystem, controller, 1, 16)?;
     let none = Sgl::keyed(0, 0, 0, false);
     assert_eq!(host.write(&mut queue, 1024, 8, 0, 4096)?, Status::SUCCESS);
-    // Under way: nobody has told the target.
+    // The file is truncated under the target.
     file.set_len(1 << 19)?;
     let past = Status::LBA_RANGE.dnr();
     assert_eq!(host.read(&mut queue, 1023, 2, 0, 1024)?, past);
@@ -51,7 +51,7 @@ fn a_file_that_becomes_shorter_ends_where_it_ends_and_one_that_is_sealed_takes_n
         host.status(&mut queue, transfer(io::WRITE_ZEROES, 0, 1), none)?,
         refused
     );
-    // Each is in the error log, the last one first: status at byte 12.
+    // Each failure is in the error log, the last one first: status at byte 12.
     let (status, log) = host.log(&mut admin, 1, 64 * 5)?;
     assert_eq!(status, Status::SUCCESS);
     let field = |entry: &[u8]| u16::from(entry[12]) | u16::from(entry[13]) << 8;

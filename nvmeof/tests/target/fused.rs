@@ -23,7 +23,7 @@ fn part(opcode: u8, flags: u8, first: u64, blocks: u32, data: Sgl) -> Sqe {
     sqe
 }
 
-/// Sends a pair: compares a block with what is at one place of the host's memory, and writes what is at another.
+/// Sends a pair, which compares a block with one part of the host's memory, and writes another part.
 fn send(
     host: &mut Host,
     queue: &mut Queue,
@@ -37,7 +37,7 @@ fn send(
     Ok([first, second])
 }
 
-/// How commands went, in the order in which they were sent.
+/// Returns the statuses of commands, in the order in which they were sent.
 fn answers<const N: usize>(
     host: &mut Host,
     queue: &mut Queue,
@@ -78,14 +78,14 @@ fn a_pair_is_done_or_fails_as_a_whole_and_neither_comes_alone() -> Result<()> {
         [Status::COMPARE.dnr(), FAILED]
     );
     assert_eq!(block(&mut host, queue, 5)?, 1);
-    // In the capsule.
+    // In-capsule data.
     let sqe = part(io::COMPARE, FUSE_FIRST, 5, 1, Sgl::in_capsule(512));
     let first = host.send(queue, sqe, &[1; 512])?;
     let sqe = part(io::WRITE, FUSE_SECOND, 5, 1, Sgl::in_capsule(512));
     let second = host.send(queue, sqe, &[2; 512])?;
     assert_eq!(answers(&mut host, queue, [first, second])?, [DONE, DONE]);
     assert_eq!(block(&mut host, queue, 5)?, 2);
-    // Another command, another first, or nothing before the second.
+    // Another command, another first, or no first before the second.
     let data = host.data(0, 512);
     let first = host.send(queue, part(io::COMPARE, FUSE_FIRST, 5, 1, data), &[])?;
     let other = host.send(queue, part(io::READ, 0, 6, 1, host.data(2048, 512)), &[])?;
@@ -100,7 +100,7 @@ fn a_pair_is_done_or_fails_as_a_whole_and_neither_comes_alone() -> Result<()> {
         host.status(queue, part(io::WRITE, FUSE_SECOND, 5, 1, data), data)?,
         MISSING
     );
-    // Commands that are not of this pair, and both bits.
+    // Commands that cannot be fused, and both bits set.
     for (opcode, flags) in [
         (io::READ, 1),
         (io::WRITE, 1),
@@ -113,7 +113,7 @@ fn a_pair_is_done_or_fails_as_a_whole_and_neither_comes_alone() -> Result<()> {
             "{opcode} {flags}"
         );
     }
-    // Two blocks; another block; behind the end; data of another length.
+    // Two blocks; another block; a block behind the end; data of another length.
     let two = host.data(0, 1024);
     for (compare, write, expected) in [
         ((5, 2, two), (5, 2, two), [FIELD, FAILED]),
@@ -146,14 +146,14 @@ fn a_pair_is_done_or_fails_as_a_whole_and_neither_comes_alone() -> Result<()> {
         );
     }
     assert_eq!(block(&mut host, queue, 5)?, 2);
-    // A first that nothing follows goes with its connection.
+    // A first without a second ends with its connection.
     host.send(queue, part(io::COMPARE, FUSE_FIRST, 5, 1, data), &[])?;
     drop(host);
     world.stop()?;
     Ok(())
 }
 
-/// Two queues at two workers, each with a pair that would replace the same value: one of them does.
+/// Two queues at two workers, each with a pair that expects the same old value: exactly one succeeds.
 #[test]
 fn of_two_pairs_at_once_that_expect_the_same_one_wins_whatever_else_is_written() -> Result<()> {
     const ROUNDS: u8 = 50;
@@ -169,7 +169,7 @@ fn of_two_pairs_at_once_that_expect_the_same_one_wins_whatever_else_is_written()
         panic!("three");
     };
     for round in 0..ROUNDS {
-        // What is there; then what each of both would write, which is told apart behind the first byte.
+        // The old value; then the new values of both pairs, which differ from the second byte on.
         let now = host.memory.read(65536, 512)?;
         host.memory.write_from(0, &now)?;
         for (at, who) in [(512, 1), (1024, 2)] {
@@ -179,7 +179,7 @@ fn of_two_pairs_at_once_that_expect_the_same_one_wins_whatever_else_is_written()
         }
         let first = send(&mut host, a, 9, 0, 512)?;
         let second = send(&mut host, b, 9, 0, 1024)?;
-        // Others write beside it.
+        // Other commands write beside the block.
         let data = host.data(4096, 1024);
         let beside = host.send(c, part(io::WRITE, 0, 10, 2, data), &[])?;
         let (first, second) = (
@@ -200,7 +200,7 @@ fn of_two_pairs_at_once_that_expect_the_same_one_wins_whatever_else_is_written()
     Ok(())
 }
 
-/// Commands that write the block of a pair, and name it in a list or not at all, wait for the pair's end.
+/// Commands that write the pair's block wait for the end of the pair, whether they name it in a list or not at all.
 #[test]
 fn a_copy_and_a_deallocation_onto_the_block_of_a_pair_wait_until_it_is_written() -> Result<()> {
     const BLOCK: u64 = 9;
@@ -214,7 +214,7 @@ fn a_copy_and_a_deallocation_onto_the_block_of_a_pair_wait_until_it_is_written()
         writers.push(host.io_queue(&subsystem, controller, number, 16)?);
     }
     let faults = world.faults()?;
-    // In host memory: what is there, and what the pair writes. On the disk, at block 20: what Copy writes.
+    // In host memory: the old value, and the pair's data. On the disk, at block 20: the data of Copy.
     host.memory.write_from(512, &[1; 512])?;
     host.memory.write_from(1024, &[2; 512])?;
     assert_eq!(host.write(&mut pairs, 20, 1, 1024, 512)?, DONE);
@@ -230,11 +230,11 @@ fn a_copy_and_a_deallocation_onto_the_block_of_a_pair_wait_until_it_is_written()
     zero.sgl = Sgl::keyed(0, 0, 0, false);
     for (sqe, content) in [(copy, 2), (deallocate, 0), (zero, 0)] {
         for writer in &mut writers {
-            // Connect has its data where the pair's begins.
+            // Connect uses the memory of the pair's data.
             host.memory.write_from(0, &[0; 512])?;
             host.memory.write_from(65536, &[0; 512])?;
             assert_eq!(host.write(writer, BLOCK, 1, 65536, 512)?, DONE);
-            // The block is read, and compared when there are other orders.
+            // The read of the block is delayed; the comparison follows when the orders change.
             let struck = faults.struck();
             faults.order(Some(Orders {
                 of: Of::Reads,

@@ -1,4 +1,4 @@
-//! A host: a small initiator of our own, for what a kernel's would never do, and for what it does.
+//! A host: our own small initiator, which can also send commands that a kernel's initiator never would.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -18,12 +18,12 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 const PATIENCE: Duration = Duration::from_secs(300);
 const NONE: CompletionFlags = CompletionFlags::empty();
-/// Bytes of data that a host has room for.
+/// Bytes of the host's data.
 pub const DATA: usize = 1 << 20;
-/// Commands behind the data, and responses behind them.
+/// Offset of the commands behind the data; the responses follow them.
 const COMMANDS: usize = DATA;
 const SLOTS: usize = 256;
-/// A capsule with a page behind the command.
+/// Bytes of a capsule with a page behind the command.
 const CAPSULE: usize = 64 + 4096;
 const RESPONSES: usize = COMMANDS + SLOTS * CAPSULE;
 const ALL: usize = RESPONSES + SLOTS * 16;
@@ -41,20 +41,20 @@ pub struct Host {
     target: IpAddr,
     port: u16,
     pub name: Nqn,
-    /// What the next controller is to have; 0 is none.
+    /// Keep-alive time of the next controller; 0 is none.
     pub keep_alive_ms: u32,
     /// Host identifier.
     pub id: [u8; 16],
     slot: usize,
-    /// What connections ask for.
+    /// Transport attributes of its connections.
     pub transport: EpTransport,
-    /// What goes on while the host waits, where no other thread does it.
+    /// Work of all others while the host waits, where no other thread does it.
     pub meanwhile: Option<Meanwhile>,
 }
 
-/// A turn of everybody else.
+/// One turn of all others.
 pub type Meanwhile = Box<dyn FnMut() -> Result<()>>;
-/// So many of them bring what is waited for, or nothing does.
+/// Turns after which a wait has failed.
 const TURNS: usize = 1_000_000;
 
 /// A queue of a host.
@@ -67,7 +67,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// The name of the next command.
+    /// Returns the identifier of the next command.
     pub fn sent(&self) -> u16 {
         self.next
     }
@@ -78,7 +78,7 @@ impl Host {
         Self::of(ia_open(adapter, &OpenOptions::default())?, target, port)
     }
 
-    /// A host on an adapter that is open.
+    /// Makes a host on an open adapter.
     pub fn of(mut ia: Ia, target: IpAddr, port: u16) -> Result<Self> {
         let zone = ia.pz_create()?;
         let memory = udapl::alloc(&ia, ALL)?;
@@ -105,7 +105,7 @@ impl Host {
         })
     }
 
-    /// The next event.
+    /// Returns the next event.
     fn event(&mut self, events: EvdHandle) -> Result<Event> {
         let Some(meanwhile) = &mut self.meanwhile else {
             return Ok(self.ia.evd_wait(events, PATIENCE, 1)?.0);
@@ -120,13 +120,13 @@ impl Host {
         bail!("no event in {TURNS} turns");
     }
 
-    /// Data of the host's, as a command names it.
+    /// Returns the descriptor of a part of the host's data.
     pub fn data(&self, at: usize, bytes: u32) -> Sgl {
         let address = self.region.registered_address + at as u64;
         Sgl::keyed(address, bytes, self.region.rmr_context, false)
     }
 
-    /// Where the capsule of a slot is.
+    /// Returns the offset of a slot's capsule.
     pub fn capsule_at(&self, slot: usize) -> usize {
         COMMANDS + slot * CAPSULE
     }
@@ -136,7 +136,7 @@ impl Host {
         part.context("inside the memory")
     }
 
-    /// Connects; what the target says in the reply, or why it does not: its status.
+    /// Connects; returns the private data of the target's reply, or the status of its refusal.
     pub fn dial(
         &mut self,
         private_data: &[u8],
@@ -205,7 +205,7 @@ impl Host {
         }
     }
 
-    /// A connection for a queue.
+    /// Makes a connection for a queue.
     pub fn queue(&mut self, number: u16, entries: u16) -> Result<Queue> {
         let data = RequestData::new(number, entries, 0);
         match self.dial(data.as_bytes(), entries, number)? {
@@ -214,7 +214,7 @@ impl Host {
         }
     }
 
-    /// Sends a capsule, and takes the response.
+    /// Sends a capsule, and returns the response.
     pub fn command(&mut self, queue: &mut Queue, sqe: Sqe) -> Result<Cqe> {
         self.send(queue, sqe, &[])?;
         self.response(queue)
@@ -225,7 +225,7 @@ impl Host {
         let cid = queue.next;
         queue.next = queue.next.wrapping_add(1);
         sqe.cid = cid.into();
-        // Of all queues: an event request may wait in one for long.
+        // Slots are shared by all queues: an event request may wait in one for long.
         let slot = self.slot;
         self.slot = (slot + 1) % SLOTS;
         let (at, answer) = (COMMANDS + slot * CAPSULE, RESPONSES + slot * 16);
@@ -244,7 +244,7 @@ impl Host {
         Ok(cid)
     }
 
-    /// Sends a capsule without data and has no receive for its answer.
+    /// Sends a capsule without data, and posts no receive for its response.
     pub fn shout(&mut self, queue: &mut Queue, mut sqe: Sqe) -> Result<()> {
         sqe.cid = queue.next.into();
         queue.next = queue.next.wrapping_add(1);
@@ -257,7 +257,7 @@ impl Host {
         Ok(self.ia.ep_post_send(queue.ep, &[capsule], named, NONE)?)
     }
 
-    /// Ends a connection from this side, and forgets it.
+    /// Ends a connection from this side, and removes it.
     pub fn hang_up(&mut self, queue: &Queue) -> Result<()> {
         self.ia.ep_disconnect(queue.ep, CloseFlags::Abrupt)?;
         self.expect_end(queue)?;
@@ -265,7 +265,7 @@ impl Host {
         Ok(self.ia.evd_free(queue.events)?)
     }
 
-    /// The next response.
+    /// Returns the next response.
     pub fn response(&mut self, queue: &mut Queue) -> Result<Cqe> {
         let Event::Dto(done) = self.event(queue.events)? else {
             bail!("no completion");
@@ -286,7 +286,7 @@ impl Host {
         Cqe::read_from_bytes(&bytes).map_err(|_| anyhow::anyhow!("16 bytes"))
     }
 
-    /// Waits until the target ends a connection; what came before is of no interest.
+    /// Waits until the target ends a connection, and ignores all earlier events.
     pub fn expect_end(&mut self, queue: &Queue) -> Result<()> {
         loop {
             if let Event::Connection(event) = self.event(queue.events)? {
@@ -296,13 +296,13 @@ impl Host {
         }
     }
 
-    /// A command about blocks with this data; how it went.
+    /// Sends a command about blocks with this data; returns its status.
     pub fn status(&mut self, queue: &mut Queue, mut sqe: Sqe, data: Sgl) -> Result<Status> {
         sqe.sgl = data;
         Ok(self.command(queue, sqe)?.status())
     }
 
-    /// Makes a connection a queue of a controller.
+    /// Makes a connection a queue of a controller, by Connect.
     pub fn connect(&mut self, queue: &mut Queue, subsystem: &Nqn, controller: u16) -> Result<Cqe> {
         let data = ConnectData::new(self.id, controller, subsystem.field(), self.name.field());
         self.memory.write_from(0, data.as_bytes())?;
@@ -320,7 +320,7 @@ impl Host {
         self.command(queue, sqe)
     }
 
-    /// An admin queue with an enabled controller behind it, and its number.
+    /// Returns an admin queue with an enabled controller, and the controller's number.
     pub fn controller(&mut self, subsystem: &Nqn) -> Result<(Queue, u16)> {
         let mut queue = self.queue(0, 32)?;
         let connected = self.connect(&mut queue, subsystem, ANY_CONTROLLER)?;
@@ -332,7 +332,7 @@ impl Host {
         Ok((queue, controller))
     }
 
-    /// An I/O queue of a controller.
+    /// Makes an I/O queue of a controller.
     pub fn io_queue(
         &mut self,
         subsystem: &Nqn,
@@ -364,7 +364,7 @@ impl Host {
         Ok(cqe.result.get())
     }
 
-    /// Identify: what is asked for, of which namespace.
+    /// Identify, with this CNS value and namespace.
     pub fn identify(
         &mut self,
         queue: &mut Queue,
@@ -379,7 +379,7 @@ impl Host {
         Ok((cqe.status(), self.memory.read(0, 4096)?))
     }
 
-    /// Get Log Page, from its beginning.
+    /// Reads a log page from its beginning.
     pub fn log(&mut self, queue: &mut Queue, page: u8, bytes: u32) -> Result<(Status, Vec<u8>)> {
         let mut sqe = command(admin::GET_LOG_PAGE);
         sqe.nsid = u32::MAX.into();
@@ -418,7 +418,7 @@ impl Host {
     }
 }
 
-/// A command without anything.
+/// Returns a command with zero fields.
 pub fn command(opcode: u8) -> Sqe {
     let mut sqe = Sqe::new_zeroed();
     sqe.opcode = opcode;
@@ -427,7 +427,7 @@ pub fn command(opcode: u8) -> Sqe {
     sqe
 }
 
-/// A command about blocks of namespace 1.
+/// Returns a command about blocks of namespace 1.
 pub fn transfer(opcode: u8, first: u64, blocks: u32) -> Sqe {
     let mut sqe = command(opcode);
     sqe.nsid = 1.into();

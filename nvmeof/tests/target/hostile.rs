@@ -1,4 +1,4 @@
-//! A host that sends capsules of any kind: what it is answered, and what of its memory is written.
+//! A host that sends capsules of any kind: the answers, and the bytes written to its memory.
 
 use anyhow::Result;
 use nvmeof::disk::Source;
@@ -15,12 +15,12 @@ use crate::world::World;
 
 /// Capsules in all, unless the environment's `HOSTILE_CAPSULES` says otherwise.
 const CAPSULES: usize = 1500;
-/// The host's memory that commands name, and what is in it.
+/// Bytes of the host's memory that commands name, and the fill byte.
 const MEMORY: usize = 1 << 18;
 const GUARD: u8 = 0xa5;
 
-/// An odd capsule: a command with some sense, data in it or a descriptor, which lies in one of four. The bytes of the
-/// host's memory that it names, where it tells the truth.
+/// Returns an odd capsule: a plausible command with in-capsule data or a descriptor, which is wrong in one of four
+/// cases. Also returns the bytes of the host's memory that it names, if the descriptor is right.
 fn capsule(
     host: &Host,
     random: &mut ChaCha8Rng,
@@ -62,7 +62,7 @@ fn capsule(
         sqe.flags = PSDT_SGL;
     }
     if sqe.opcode == admin::FABRICS && upto(4) != 0 {
-        // No property is written: that would end the controller soon.
+        // Property Set is left out: it would soon end the controller.
         sqe.nsid = [4, 5, 6, 1][upto(4) as usize].into();
     } else if upto(8) != 0 {
         sqe.nsid = [0, 1, 1, 1, 2, u32::MAX][upto(6) as usize].into();
@@ -120,7 +120,7 @@ fn capsule(
     Ok((sqe, data, named))
 }
 
-/// Both queues of a controller, connected again.
+/// Connects both queues of a controller again.
 fn queues(host: &mut Host, world: &World) -> Result<[Queue; 2]> {
     let subsystem = world.subsystem.clone();
     let (admin, controller) = host.controller(&subsystem)?;
@@ -150,7 +150,7 @@ fn capsules_of_any_kind_are_answered_or_end_the_connection_and_write_where_they_
         let which = usize::from(!round.is_multiple_of(3));
         let (sqe, data, named) = capsule(&host, &mut random, which == 0)?;
         let is_request = which == 0 && sqe.opcode == admin::ASYNC_EVENT;
-        // The first of a fused pair waits for the second, and a request for an event.
+        // The first of a fused pair waits for the second, and an event request for an event.
         let is_first =
             sqe.opcode == io::COMPARE && sqe.flags & (FUSE | PSDT) == FUSE_FIRST | PSDT_SGL;
         if is_request || is_first {

@@ -1,4 +1,4 @@
-//! The target, with a host of our own on the other end of a simulated wire.
+//! The target, with our own host on the other end of a simulated wire.
 
 mod authentication;
 mod blocks;

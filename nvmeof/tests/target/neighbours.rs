@@ -1,6 +1,7 @@
-//! An honest host beside hostile ones: each of its I/Os has a deadline, in simulated time, whatever the others hold.
+//! An honest host beside hostile ones: each of its I/Os has a deadline, in simulated time, whatever resources the
+//! others hold.
 //!
-//! One thread does it all, and time is the simulator's, so that a run is the same each time. The hostile host has a
+//! One thread runs everything, and time is the simulator's, so that each run is the same. The hostile host has a
 //! function and an address of its own, and the same worker.
 
 use std::cell::{Cell, RefCell};
@@ -23,16 +24,16 @@ use zerocopy::IntoBytes;
 use crate::host::{Host, Queue, command, transfer};
 use crate::world::{PORT, World};
 
-/// What passes in the simulated world between two turns of the worker.
+/// Simulated time between two turns of the worker.
 const STEP: Duration = Duration::from_micros(100);
 /// Turns that an I/O of the honest host may take: 1.6 ms.
 const DEADLINE: u64 = 16;
-/// Turns in which whatever is on its way has come.
+/// Turns after which all messages under way have arrived.
 const SETTLED: u64 = 50;
-/// Turns after which a worker has looked at the model's times.
+/// Turns after which a worker has checked the model's timers.
 const TICKED: u64 = 2048;
 
-/// Everybody.
+/// Both hosts and the worker.
 struct Street {
     fabric: Rc<Switched>,
     world: World,
@@ -42,7 +43,7 @@ struct Street {
     admin: Queue,
     queue: Queue,
     hostile: Host,
-    /// The honest host's I/Os, and the longest that one took, in turns.
+    /// The honest host's number of I/Os, and the longest duration of one, in turns.
     ios: u64,
     longest: u64,
 }
@@ -58,7 +59,7 @@ impl Street {
             ia.progress();
             Ok(ia)
         };
-        // A disk that does nothing: others take the kernel's time.
+        // A null disk: other disks take the kernel's time.
         let disk = Source::Null(1 << 20);
         let (world, workers) = World::of(tempfile::tempdir()?, vec![open(0)?], disk, 9, config)?;
         let serving = Rc::new(RefCell::new(workers));
@@ -96,7 +97,7 @@ impl Street {
         })
     }
 
-    /// So many turns of everybody.
+    /// Runs this many turns of all parties.
     fn pass(&mut self, turns: u64) -> Result<()> {
         for _ in 0..turns {
             let meanwhile = self.hostile.meanwhile.as_mut();
@@ -107,7 +108,7 @@ impl Street {
         Ok(())
     }
 
-    /// One I/O of each kind of the honest host: short and long, read and written, and an admin command.
+    /// Makes one I/O of each kind of the honest host: short and long, read and write, and an admin command.
     fn live(&mut self) -> Result<()> {
         let (host, queue) = (&mut self.honest, &mut self.queue);
         let before = Cell::new(self.turns.get());
@@ -135,7 +136,7 @@ impl Street {
         Ok(())
     }
 
-    /// The honest host discovers, connects anew and uses a disk.
+    /// Lets the honest host discover, connect again and use a disk.
     fn newcomer(&mut self) -> Result<()> {
         let (host, subsystem) = (&mut self.honest, self.world.subsystem.clone());
         let (mut discovers, _) = host.controller(&Nqn::discovery())?;
@@ -159,7 +160,7 @@ impl Street {
         self.world.target.with(|model| model.controllers().count())
     }
 
-    /// The hostile host's connections end, and everything that it had comes back.
+    /// Ends the hostile host's connections, and checks that all their resources are free.
     fn end(mut self, beside: &str) -> Result<()> {
         self.live()?;
         let Self {
@@ -188,7 +189,7 @@ impl Street {
     }
 }
 
-/// As no honest host asks: to be told for ever that there is no receive, each time after 655 ms.
+/// Transport attributes that no honest host has: unlimited RNR retries, each after 655 ms.
 fn deaf() -> EpTransport {
     EpTransport {
         rnr_retry: Some(7),
@@ -241,7 +242,7 @@ fn a_host_that_takes_no_answers_before_connect_holds_up_no_honest_host() -> Resu
     }
     assert!(street.room().overdrawn > 0, "{:?}", street.room());
     street.newcomer()?;
-    // Whatever the host asked for: its connections break, and nothing of them is left.
+    // With any attributes of the host, its connections break, and nothing of them is left.
     street.fabric.sim.advance(Duration::from_secs(1));
     for queue in &queues {
         street.hostile.expect_end(queue)?;
@@ -296,7 +297,7 @@ fn first_halves_of_fused_pairs_hold_up_no_honest_host() -> Result<()> {
     street.end("first halves of pairs")
 }
 
-/// Its reads have buffers until their answers have left, and it takes none.
+/// The reads of the hostile host hold buffers until their answers have left, and it takes none.
 #[test]
 fn an_allowed_host_that_takes_no_answers_to_long_reads_holds_up_no_honest_host() -> Result<()> {
     let mut street = Street::new(WorkerConfig::default())?;
@@ -337,7 +338,7 @@ fn discovery_controllers_by_the_thousand_lock_no_host_out() -> Result<()> {
             street.newcomer()?;
         }
     }
-    // Properties every 50 s keep them there, and keep out nobody.
+    // Properties every 50 s keep these controllers alive, and no other host is kept out.
     for _ in 0..4 {
         street.world.target.advance(Duration::from_secs(50));
         let kept = queues.len() - 32;
@@ -414,8 +415,8 @@ fn a_connection_without_connect_ends_after_a_minute() -> Result<()> {
     street.end("a connection without Connect")
 }
 
-/// A capsule each three seconds, in turns, holds a place no longer than silence does. The honest host does its I/O
-/// after each.
+/// A capsule every three seconds, on the queues in turn, holds a place no longer than silence does. The honest host
+/// does its I/O after each.
 fn drip(street: &mut Street, queue: &mut Queue, until: Duration) -> Result<()> {
     const EVERY: Duration = Duration::from_secs(3);
     let mut passed = Duration::ZERO;
@@ -469,7 +470,7 @@ fn a_capsule_each_three_seconds_keeps_no_host_that_has_not_authenticated() -> Re
     street.end("capsules without authentication, one each 3 s")
 }
 
-/// Such a host has no other deadline, and its target asks for nothing: what tells of its death is an hour of silence.
+/// Such a host has no other deadline, and its target sends no request: only an hour of silence shows its death.
 #[test]
 fn a_host_without_keep_alive_that_dies_is_noticed_after_an_hour() -> Result<()> {
     const MINUTE: Duration = Duration::from_secs(60);
@@ -481,9 +482,9 @@ fn a_host_without_keep_alive_that_dies_is_noticed_after_an_hour() -> Result<()> 
     street
         .hostile
         .send(&mut queue, transfer(io::READ, 0, 1), &[])?;
-    // Workers tell of whom they heard when they look at the model's times.
+    // Workers report the hosts they heard from when they check the model's timers.
     street.pass(TICKED)?;
-    // It dies now: nothing of it comes any more.
+    // The host dies now: it sends nothing any more.
     for minute in 1..=60 {
         assert_eq!(street.controllers(), 2, "minute {minute}");
         street.world.target.advance(MINUTE);
@@ -497,7 +498,8 @@ fn a_host_without_keep_alive_that_dies_is_noticed_after_an_hour() -> Result<()> 
     street.end("a dead host without keep-alive")
 }
 
-/// Twice the entries are those that wait for an answer and those whose answers leave; one more is too many.
+/// Twice the entries are the limit: entries that wait for an answer and those whose answers are leaving. One more is
+/// too many.
 #[test]
 fn a_host_that_sends_twice_its_entries_and_one_more_without_taking_answers_is_over() -> Result<()> {
     const ENTRIES: u16 = 16;
@@ -536,7 +538,7 @@ fn a_queue_that_does_not_fit_is_refused_and_set_features_grants_what_fits() -> R
     let mut asks = command(admin::SET_FEATURES);
     (asks.cdw10, asks.cdw11) = (7.into(), 0x001f_001f.into());
     let granted = street.hostile.command(&mut admin, asks)?;
-    // Of 1,024 entries the honest host has 48; what is left is for two: 488 for this one, less its admin queue's.
+    // Of 1,024 entries the honest host has 48; the rest is for two: 488 for this one, less its admin queue's.
     assert_eq!(granted.result.get(), 0x0002_0002, "three queues");
     let mut queues = Vec::new();
     for number in 1..=3 {
@@ -550,7 +552,7 @@ fn a_queue_that_does_not_fit_is_refused_and_set_features_grants_what_fits() -> R
     let refused = street.hostile.connect(&mut more, &subsystem, controller)?;
     assert_eq!(refused.status(), Status::CONTROLLER_BUSY);
     street.newcomer()?;
-    // Nothing has changed: a queue that fits is one.
+    // The limit is unchanged: a queue that fits is accepted.
     street.hostile.hang_up(&queues.remove(0))?;
     street.pass(TICKED)?;
     let room = street.room();
@@ -560,7 +562,7 @@ fn a_queue_that_does_not_fit_is_refused_and_set_features_grants_what_fits() -> R
     street.end("more queues than fit")
 }
 
-/// Whose an I/O queue is is not known yet, but that it fits nowhere.
+/// The owner of an I/O queue is not known yet, but no controller has room for it.
 #[test]
 fn an_io_queue_that_fits_nowhere_is_rejected_for_want_of_resources() -> Result<()> {
     let mut street = Street::new(WorkerConfig {

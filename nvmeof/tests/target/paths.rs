@@ -1,4 +1,4 @@
-//! Two functions, two paths to one namespace: what a host with multipath does when one of them is gone.
+//! Two functions, two paths to one namespace: the failover of a host with multipath.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::world::World;
 const BLOCKS: u16 = 256;
 const AT_ONCE: usize = 8;
 
-/// The state of group 1 by a path: the first descriptor of the page begins at byte 16, its state is at 16 of it.
+/// Returns the state of group 1 by a path: the page's first descriptor is at byte 16, its state at byte 16 of it.
 fn access(host: &mut Host, admin: &mut Queue) -> Result<u8> {
     let (status, said) = host.log(admin, page::ACCESS, 56)?;
     ensure!(status.is_success(), "{status}");
@@ -30,7 +30,7 @@ fn stamp(block: u16) -> [u8; 512] {
     bytes
 }
 
-/// Writes a block, from a place of the host's memory that is the block's own.
+/// Writes a block, from the part of the host's memory for that block.
 fn write(host: &mut Host, queue: &mut Queue, block: u16) -> Result<u16> {
     let at = usize::from(block) * 512;
     host.memory.write_from(at, &stamp(block))?;
@@ -39,7 +39,7 @@ fn write(host: &mut Host, queue: &mut Queue, block: u16) -> Result<u16> {
     host.send(queue, sqe, &[])
 }
 
-/// Turns, until the worker is told to go: then it ends its connections, or is gone without a word.
+/// Runs turns until the worker is told to stop: then it ends its connections, or is dropped without ending them.
 fn serve(mut worker: Worker, goes: &AtomicBool, is_sudden: bool) -> Result<(), WorkerError> {
     if !is_sudden {
         return worker.run().map(|_| ());
@@ -81,7 +81,7 @@ fn go_on_over_the_second_path(is_sudden: bool) -> Result<()> {
     );
     far.send(&mut far_admin, command(admin::ASYNC_EVENT), &[])?;
 
-    // Blocks that are written, by the names of their commands, on the path that is in use.
+    // Blocks under way, by the identifiers of their commands, on the path in use.
     let (mut under_way, mut next, mut is_near) = (BTreeMap::new(), 0, true);
     let acknowledged = AtomicUsize::new(0);
     while acknowledged.load(Ordering::Relaxed) < usize::from(BLOCKS) {
@@ -115,7 +115,7 @@ fn go_on_over_the_second_path(is_sudden: bool) -> Result<()> {
                     }
                 }
             }
-            // What is not acknowledged is written again.
+            // Blocks without acknowledgement are written again.
             Err(error) => {
                 ensure!(is_near, "{error}");
                 is_near = false;

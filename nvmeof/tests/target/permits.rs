@@ -1,5 +1,5 @@
-//! What keeps a command from blocks: write protection, reservations, the access of a port, a namespace that has gone or
-//! become shorter. Each command is tried against each of them, before it begins and between its steps.
+//! Conditions that refuse a command on blocks: write protection, reservations, the access of a port, a namespace that
+//! was removed or shrunk. Each command is tried against each of them, before it begins and between its steps.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -23,13 +23,13 @@ use crate::world::World;
 const DONE: Status = Status::SUCCESS;
 const FAILED: Status = Status::FAILED_FUSED.dnr();
 const BYTES: u64 = 1 << 20;
-/// Where commands read and write, and where a Copy reads.
+/// First block of commands, and of the source of a Copy.
 const AT: u64 = 64;
 const FROM: u8 = 128;
-/// What a namespace that has become shorter has left.
+/// Blocks left of a namespace that was shrunk.
 const SHORT: u64 = 8;
 
-/// Who acts.
+/// The acting host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
     Holder,
@@ -37,7 +37,7 @@ enum Who {
     Other,
 }
 
-/// What keeps commands away.
+/// Condition that refuses commands.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Nothing,
@@ -66,7 +66,7 @@ fn ways() -> Vec<Way> {
     all
 }
 
-/// What a command does.
+/// Action of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Does {
     Reads,
@@ -102,7 +102,7 @@ const COMMANDS: [(&str, Does); 17] = [
     ("release", Does::Releases),
 ];
 
-/// What a command is answered: the second of a pair has an answer of its own.
+/// Returns the statuses of a command: the second of a pair has one of its own.
 fn expected(does: Does, way: Way) -> (Status, Status) {
     let conflict = Status::RESERVATION.dnr();
     let blocks = matches!(does, Does::Reads | Does::Writes | Does::Pair);
@@ -111,7 +111,7 @@ fn expected(does: Does, way: Way) -> (Status, Status) {
         Way::Access(Access::Inaccessible) => Status::ANA_INACCESSIBLE,
         Way::Access(Access::PersistentLoss) => Status::ANA_LOSS,
         Way::Access(Access::Change) => Status::ANA_CHANGE,
-        // All that there are is none.
+        // All namespaces are none.
         Way::Gone if does == Does::FlushesAll => DONE,
         Way::Gone => Status::INVALID_NAMESPACE.dnr(),
         Way::Shorter if blocks => Status::LBA_RANGE.dnr(),
@@ -130,7 +130,7 @@ fn expected(does: Does, way: Way) -> (Status, Status) {
                 Does::Pair => may_write,
                 Does::Reports | Does::Registers => true,
                 Does::Preempts | Does::Releases => who != Who::Other,
-                // Once more, of the same type: of all registrants each is a holder.
+                // The same type once more: with an All Registrants type each registrant is a holder.
                 Does::Acquires => who == Who::Holder || who == Who::Registrant && kind > 4,
             };
             if may { DONE } else { conflict }
@@ -182,14 +182,14 @@ impl Hosts {
         (&mut self.host, &mut self.queues[who as usize])
     }
 
-    /// A reservation command of one of them, which succeeds.
+    /// Sends a reservation command of one host, which must succeed.
     fn reserves(&mut self, who: Who, opcode: u8, dword: u32, keys: [u8; 2]) -> Result<()> {
         let (host, queue) = self.queue(who);
         assert_eq!(reserve(host, queue, opcode, dword, keys)?, DONE);
         Ok(())
     }
 
-    /// The first two register with 1 and 2, and the first one acquires.
+    /// Registers the first two with 1 and 2; the first one acquires.
     fn hold(&mut self, kind: u32) -> Result<()> {
         self.reserves(Who::Holder, io::RESERVATION_REGISTER, 0, [0, 1])?;
         self.reserves(Who::Registrant, io::RESERVATION_REGISTER, 0, [0, 2])?;
@@ -205,7 +205,7 @@ impl Hosts {
         Ok(())
     }
 
-    /// A new namespace 1 in the place of the one that is there, if one is.
+    /// Adds a new namespace 1, in place of the present one if there is one.
     fn replace(&mut self, world: &World, source: Source) -> Result<()> {
         world.target.with(|model| -> Result<()> {
             if model.namespace(&self.subsystem, 1).is_ok() {
@@ -224,7 +224,8 @@ impl Hosts {
     }
 }
 
-/// The keys that an actor of a reserved namespace names: its own, and the holder's where that is preempted.
+/// Returns the opcode, the bits of dword 10 and the keys of a reservation command: the actor's own key, and the
+/// holder's for a preemption.
 fn reservation(does: Does, way: Way) -> (u8, u32, [u8; 2]) {
     let (kind, who) = match way {
         Way::Reserved(kind, who) => (kind, who),
@@ -248,7 +249,7 @@ fn reservation(does: Does, way: Way) -> (u8, u32, [u8; 2]) {
     }
 }
 
-/// Sends a command by its name, with whatever belongs to it. The answers of it, or of both of a pair.
+/// Sends a command with its data; returns its status, or those of both of a pair.
 fn act(
     host: &mut Host,
     queue: &mut Queue,
@@ -256,7 +257,7 @@ fn act(
     way: Way,
     before: &[u8],
 ) -> Result<(Status, Status)> {
-    // In host memory: what is on the disk, and what is written.
+    // In host memory: the disk's content, and the new data.
     let old = usize::try_from(AT * 512)?;
     host.memory.write_from(0, &before[old..old + 4096])?;
     host.memory.write_from(8192, &[0xee; 4096])?;
@@ -322,7 +323,8 @@ fn copy(ranges: u32) -> Sqe {
     sqe
 }
 
-/// Sends a pair: block AT is compared with the beginning of the host's memory, and written with what is at 8 KiB.
+/// Sends a pair: block AT is compared with the beginning of the host's memory, and overwritten with the data at 8
+/// KiB.
 fn pair(host: &mut Host, queue: &mut Queue) -> Result<[u16; 2]> {
     let (mut compare, mut write) = (transfer(io::COMPARE, AT, 1), transfer(io::WRITE, AT, 1));
     (compare.sgl, write.sgl) = (host.data(0, 512), host.data(8192, 512));
@@ -334,7 +336,7 @@ fn pair(host: &mut Host, queue: &mut Queue) -> Result<[u16; 2]> {
     ])
 }
 
-/// The answers of a pair, in the order in which it was sent.
+/// Returns the statuses of a pair, in the order in which it was sent.
 fn both(host: &mut Host, queue: &mut Queue, sent: [u16; 2]) -> Result<(Status, Status)> {
     let said: [Cqe; 2] = [host.response(queue)?, host.response(queue)?];
     let [first, second] = sent.map(|cid| {
@@ -409,7 +411,7 @@ fn each_command_is_kept_away_by_each_way_of_protection_and_changes_nothing_then(
     Ok(())
 }
 
-/// What happens to a namespace while a command is between two of its steps.
+/// A change of a namespace while a command is between two of its steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meanwhile {
     Protected,
@@ -457,7 +459,7 @@ impl Meanwhile {
                     .target
                     .with(|model| model.resize_namespace(&subsystem, 1));
                 assert_eq!(resized?, SHORT);
-                // What it has is looked at below.
+                // Its content is checked below.
                 disk.set_len(BYTES)?;
                 Ok(Status::LBA_RANGE.dnr())
             }
@@ -476,8 +478,8 @@ const MEANWHILE: [Meanwhile; 8] = [
     Meanwhile::Shorter,
 ];
 
-/// A command whose first operation of a kind is late: meanwhile something happens, and then it goes on. What it is
-/// answered, what happened is worth, and what the disk, and the one in its place, have then.
+/// Delays the first operation of one kind of a command; meanwhile a change happens, and then the command goes on.
+/// Returns its statuses, the status of the change, and the contents of the disk and of its replacement.
 fn between(
     hosts: &mut Hosts,
     world: &World,
@@ -505,7 +507,7 @@ fn between(
     host.memory.write_from(0, &before[old..old + 4096])?;
     host.memory.write_from(8192, &[0xee; 4096])?;
     let sent = send(host, queue)?;
-    // It is at the disk, and what it does there is done: the worker's ring has done others behind it.
+    // The operation has reached the disk and is done there: the worker's ring has completed later ones.
     while faults.struck() == 0 {
         std::thread::yield_now();
     }
@@ -553,7 +555,7 @@ fn a_command_of_several_steps_begins_no_write_that_is_not_permitted_any_more() -
         Ok(vec![host.send(queue, sqe, &[])?])
     };
     for meanwhile in MEANWHILE {
-        // A Copy, in its first read: nothing is written. In its first write: the second is not.
+        // A Copy, in its first read: no block is written. In its first write: the second does not happen.
         for (of, written) in [(Of::Reads, 0), (Of::Writes, 8 * 512)] {
             let (said, worth, [disk, other]) =
                 between(&mut hosts, &world, of, meanwhile, two_ranges)?;
@@ -572,7 +574,7 @@ fn a_command_of_several_steps_begins_no_write_that_is_not_permitted_any_more() -
                 assert!(other == none, "a copy went on to another namespace");
             }
         }
-        // A pair, between reading and writing.
+        // A pair, between its read and its write.
         let send = |host: &mut Host, queue: &mut Queue| Ok(pair(host, queue)?.to_vec());
         let (said, worth, [disk, other]) = between(&mut hosts, &world, Of::Reads, meanwhile, send)?;
         assert_eq!(said, [FAILED, worth], "a pair, {meanwhile:?}");

@@ -57,7 +57,7 @@ fn a_host_that_holds_no_reservation_meets_a_conflict_and_is_told_when_it_ends() 
         reserve(&mut host, &mut b, io::RESERVATION_REGISTER, 0, [0, 2])?,
         DONE
     );
-    // Exclusive access, of registrants, by A.
+    // A acquires Exclusive Access - Registrants Only.
     assert_eq!(
         reserve(&mut host, &mut a, io::RESERVATION_ACQUIRE, 2 << 8, [1, 0])?,
         DONE
@@ -97,7 +97,7 @@ fn a_host_that_holds_no_reservation_meets_a_conflict_and_is_told_when_it_ends() 
         (entry(64), entry(128)),
         ((0xff, 1, 1, 0x11), (0xff, 0, 2, 0x22))
     );
-    // A clears everything, and B is told.
+    // A clears the reservation and all registrations, and B gets an event.
     host.send(&mut second, command(admin::ASYNC_EVENT), &[])?;
     assert_eq!(
         reserve(&mut host, &mut a, io::RESERVATION_RELEASE, 1, [1, 0])?,
@@ -113,7 +113,7 @@ fn a_host_that_holds_no_reservation_meets_a_conflict_and_is_told_when_it_ends() 
     let (_, page) = host.log(&mut second, 0x80, 64)?;
     assert_eq!((page[0], page[8]), (1, 0), "no more");
     assert_eq!(host.write(&mut b, 0, 1, 0, 512)?, DONE);
-    // What is not offered: persistence, and existing keys that are ignored where they may not be.
+    // Unsupported: persistence, and ignored existing keys where they must be checked.
     let field = Status::INVALID_FIELD.dnr();
     assert_eq!(
         reserve(&mut host, &mut a, io::RESERVATION_REGISTER, 3 << 30, [0, 1])?,

@@ -1,4 +1,4 @@
-//! Many hosts at once, and what is left of them.
+//! Many hosts at once, and the resources left after them.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use nvmeof::serve::WorkerConfig;
 use crate::host::{command, transfer};
 use crate::world::World;
 
-/// Controllers at once, and I/O queues of each.
+/// Number of controllers at once, and of I/O queues of each.
 const CONTROLLERS: u16 = 128;
 const QUEUES: u16 = 8;
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 #[test]
 fn as_many_controllers_with_eight_queues_each_are_served_and_nothing_is_left_of_them() -> Result<()>
 {
-    // Half of 128 x (32 + 8 x 2) entries, and as much as one more host leaves to others.
+    // Half of 128 x (32 + 8 x 2) entries, and as many as one more host must leave to others.
     let config = WorkerConfig {
         ios: 3200,
         ..WorkerConfig::default()
@@ -30,7 +30,7 @@ fn as_many_controllers_with_eight_queues_each_are_served_and_nothing_is_left_of_
     let mut admins = Vec::new();
     let mut queues = Vec::new();
     for number in 0..CONTROLLERS {
-        // Listed, so that each is a party of its own.
+        // Listed, so that each is a host of its own.
         host.name = format!("nqn.2026-11.test:host{number}").parse()?;
         host.id[..2].copy_from_slice(&number.to_be_bytes());
         let name = host.name.clone();
@@ -48,7 +48,7 @@ fn as_many_controllers_with_eight_queues_each_are_served_and_nothing_is_left_of_
         (model.controllers().count(), queues.sum::<usize>())
     });
     assert_eq!(there, (128, 1024));
-    // One command of each queue at once, some of which want a buffer.
+    // One command of each queue at once, some of which need a buffer.
     for (number, queue) in (0_u64..).zip(&mut queues) {
         let bytes = if number % 4 == 0 { 8192 } else { 512 };
         let mut sqe = transfer(io::READ, number % 1024, bytes >> 9);
@@ -58,7 +58,7 @@ fn as_many_controllers_with_eight_queues_each_are_served_and_nothing_is_left_of_
     for queue in &mut queues {
         assert_eq!(host.response(queue)?.status(), Status::SUCCESS);
     }
-    // The host is lost: it says nothing any more, and its keep-alive times run out.
+    // The hosts die: they send nothing any more, and their keep-alive times expire.
     for admin in &mut admins {
         let mut keep_alive = command(admin::SET_FEATURES);
         (keep_alive.cdw10, keep_alive.cdw11) = (0x0f.into(), 1000.into());

@@ -1,4 +1,4 @@
-//! Disks that answer late: nobody else waits for them, and whatever ends meanwhile ends.
+//! Disks that answer late: other commands do not wait for them, and namespaces and connections can end meanwhile.
 
 use anyhow::{Context, Result};
 use nvmeof::disk::faults::{LONGEST_DELAY, Of, Orders};
@@ -14,7 +14,7 @@ use uuid::Uuid;
 use crate::host::{Host, command, transfer};
 use crate::world::World;
 
-/// Operations of this kind hang.
+/// Returns orders under which operations of this kind hang.
 fn hang(of: Of) -> Option<Orders> {
     Some(Orders {
         of,
@@ -73,7 +73,7 @@ fn a_disk_that_hangs_holds_up_neither_another_disk_nor_other_commands_of_its_own
     Ok(())
 }
 
-/// What was looked at when it came is looked at again.
+/// The checks made at arrival are repeated after a wait.
 #[test]
 fn a_write_that_waited_while_its_namespace_was_protected_is_refused() -> Result<()> {
     let config = WorkerConfig {
@@ -87,7 +87,7 @@ fn a_write_that_waited_while_its_namespace_was_protected_is_refused() -> Result<
     let mut queue = host.io_queue(&subsystem, controller, 1, 16)?;
     let faults = world.faults()?;
     faults.order(hang(Of::Reads));
-    // Both buffers are at the disk; the write waits for one.
+    // Both buffers are in use at the disk; the write waits for one.
     let mut write = transfer(io::WRITE, 0, 256);
     write.sgl = host.data(0, 1 << 17);
     host.memory.write_from(0, &vec![0x55; 1 << 17])?;
@@ -95,7 +95,7 @@ fn a_write_that_waited_while_its_namespace_was_protected_is_refused() -> Result<
         host.send(&mut queue, sqe, &[])?;
     }
     let waits = host.send(&mut queue, write, &[])?;
-    // It has come: a command behind it on its queue is answered.
+    // The write has arrived: a later command of its queue is answered.
     let mut flush = command(io::FLUSH);
     flush.nsid = 1.into();
     let flushed = host.send(&mut queue, flush, &[])?;
@@ -139,19 +139,19 @@ fn abort_reset_disconnection_and_removal_do_not_wait_for_a_disk_that_hangs() -> 
         }
         queues.push(queue);
     }
-    // Dword 10 of Abort: command and queue. Bit 0 of the result: it was not aborted.
+    // Dword 10 of Abort: command and queue. Bit 0 of the result: the command was not aborted.
     let mut abort = command(admin::ABORT);
     abort.cdw10 = 1.into();
     let answer = host.command(&mut admin, abort)?;
     assert_eq!((answer.status(), answer.result.get()), (Status::SUCCESS, 1));
-    // The host leaves.
+    // The host disconnects.
     let [first, second, third] = &queues[..] else {
         anyhow::bail!("three queues");
     };
     host.ia.ep_disconnect(first.ep, CloseFlags::Abrupt)?;
     host.expect_end(first)?;
     let mut again = host.io_queue(&subsystem, controller, 1, 16)?;
-    // The namespace goes, and comes back as another.
+    // The namespace is removed, and another one takes its number.
     world
         .target
         .with(|model| model.remove_namespace(&subsystem, 1))?;
@@ -185,7 +185,7 @@ fn abort_reset_disconnection_and_removal_do_not_wait_for_a_disk_that_hangs() -> 
         Status::SUCCESS
     );
     assert_eq!(faults.struck(), 9);
-    // All that hung comes back: the end says so.
+    // All delayed operations return: the end shows it.
     faults.order(None);
     drop(host);
     world.stop()?;
@@ -202,7 +202,7 @@ fn a_worker_ends_in_time_although_a_disk_hangs_and_says_what_it_left() -> Result
     world.faults()?.order(hang(Of::Reads));
     let hangs = read_of(&host, 1, 1 << 17);
     host.send(&mut queue, hangs, &[])?;
-    // It is at the disk: one that does not hang is answered behind it.
+    // It is at the disk: a later operation without delay is answered.
     assert_eq!(host.write(&mut queue, 0, 1, 0, 512)?, Status::SUCCESS);
     let over = world.end()?;
     let over = over.first().context("a worker")?;

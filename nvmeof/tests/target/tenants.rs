@@ -24,15 +24,15 @@ use crate::host::{Host, Queue, command, transfer};
 use crate::world::World;
 
 const SECRET: &[u8; 16] = b"host A's secret!";
-/// As many bytes in a row as are taken for a part of the secret.
+/// Length of a byte sequence that counts as a part of the secret.
 const PART: usize = 6;
 const GUARD: u8 = 0xb5;
-/// Where B's data lies in the host's memory, and how much there is.
+/// Offset of B's data in the host's memory, and its size.
 const AREA: usize = 1 << 19;
 const ROOM: usize = 1 << 18;
-/// Where the data of A lies, and its longest transfer.
+/// Offset of A's data, and the bytes of its longest transfer.
 const LONG: u32 = 1 << 17;
-/// Places of the worker, which take turns, and commands of A that are sent at once.
+/// Pages of the worker, which are used in turn, and commands of A that are sent at once.
 const PLACES: u32 = 128;
 const AT_ONCE: u32 = 8;
 
@@ -40,14 +40,14 @@ fn secret(bytes: usize) -> Vec<u8> {
     SECRET.iter().copied().cycle().take(bytes).collect()
 }
 
-/// Whether there is a part of the secret in these bytes.
+/// Returns whether these bytes contain a part of the secret.
 fn is_tainted(bytes: &[u8]) -> bool {
     let twice = secret(32);
     let parts: Vec<&[u8]> = twice.windows(PART).take(16).collect();
     bytes.windows(PART).any(|one| parts.contains(&one))
 }
 
-/// Both hosts, which have one adapter.
+/// Both hosts, on one adapter.
 struct Tenants {
     host: Host,
     a: Queue,
@@ -68,7 +68,8 @@ impl Tenants {
         Ok(Self { host, a, admin, b })
     }
 
-    /// A's secret is in all pages and buffers: each page has had a capsule of A, and a comparison has both buffers.
+    /// Puts A's secret into all pages and buffers: each page has had a capsule of A, and a comparison has both
+    /// buffers.
     fn taint(&mut self) -> Result<()> {
         let page = secret(4096);
         let mut sqe = transfer(io::WRITE, 0, 8);
@@ -92,7 +93,7 @@ impl Tenants {
         Ok(())
     }
 
-    /// A command of B, which says where its data is.
+    /// Sends a command of B, with its data.
     fn ask(&mut self, is_admin: bool, sqe: Sqe, data: &[u8]) -> Result<Cqe> {
         let queue = if is_admin {
             &mut self.admin
@@ -112,7 +113,7 @@ impl Tenants {
         Ok(self.ask(is_admin, sqe, data)?.status())
     }
 
-    /// A command of B on blocks of one of its namespaces, with data in its area.
+    /// Returns a command of B on blocks of one of its namespaces, with data in its area.
     fn blocks(&self, nsid: u32, opcode: u8, first: u64, blocks: u32) -> Sqe {
         let mut sqe = transfer(opcode, first, blocks);
         sqe.nsid = nsid.into();
@@ -120,7 +121,7 @@ impl Tenants {
         sqe
     }
 
-    /// A command of B with a list in its area.
+    /// Sends a command of B with a list in its area.
     fn list(&mut self, nsid: u32, mut sqe: Sqe, list: &[u8]) -> Result<Status> {
         self.taint()?;
         sqe.nsid = nsid.into();
@@ -186,7 +187,7 @@ fn a_hosts_data_reaches_no_other_host_by_any_command_of_any_disk() -> Result<()>
     let faults = faults.disk().faults().cloned().expect("a faulty disk");
     for nsid in NULL..=FAULTY {
         transfers(&mut both, nsid)?;
-        // Whatever there may be: a command of each number, with room for data.
+        // A command of each opcode, valid or not, with room for data.
         both.taint()?;
         for opcode in 0..=u8::MAX {
             let mut sqe = both.blocks(nsid, opcode, 0, 8);
@@ -206,10 +207,10 @@ fn a_hosts_data_reaches_no_other_host_by_any_command_of_any_disk() -> Result<()>
         transfers(&mut both, FAULTY)?;
     }
     faults.order(None);
-    // A file that ends early, in the middle of what is read.
+    // A file that is truncated in the middle of a read.
     file.set_len(100 * 512 + 100)?;
     transfers(&mut both, FILE)?;
-    // Writes have made it longer.
+    // Writes have made the file longer.
     file.set_len(100 * 512 + 100)?;
     let status = both.list(FILE, copy(1000), &source(0, 255))?;
     assert_eq!(status, Status::LBA_RANGE.dnr(), "a copy");
@@ -226,7 +227,7 @@ fn copy(first: u32) -> Sqe {
     sqe
 }
 
-/// All that B does with blocks of a namespace. What it is answered depends on the disk.
+/// Sends all of B's commands on blocks of a namespace. Their statuses depend on the disk.
 fn transfers(both: &mut Tenants, nsid: u32) -> Result<()> {
     for (first, blocks) in [(0, 1), (8, 8), (100, 9), (0, 256), (1900, 148)] {
         for opcode in [io::READ, io::COMPARE, io::WRITE, io::READ] {
@@ -244,7 +245,7 @@ fn transfers(both: &mut Tenants, nsid: u32) -> Result<()> {
             both.tainted(false, sqe, &[])?;
         }
     }
-    // In the capsule: all of it, and less than is said.
+    // In-capsule data: all of it, and less than announced.
     let mut sqe = both.blocks(nsid, io::WRITE, 50, 2);
     sqe.sgl = Sgl::in_capsule(1024);
     for there in [1024, 512] {
@@ -272,7 +273,7 @@ fn transfers(both: &mut Tenants, nsid: u32) -> Result<()> {
         flush.nsid = nsid.into();
         both.tainted(false, flush, &[])?;
     }
-    // All that the disk has now.
+    // The whole content of the disk.
     for first in (0..2048).step_by(256) {
         let sqe = both.blocks(nsid, io::READ, first, 256);
         both.ask(false, sqe, &[])?;
@@ -280,7 +281,7 @@ fn transfers(both: &mut Tenants, nsid: u32) -> Result<()> {
     Ok(())
 }
 
-/// Identify, log pages, features, data of the fabrics, and whatever else an admin queue may be asked.
+/// Sends Identify, Get Log Page, features, fabrics commands, and all other opcodes of an admin queue.
 fn admin_commands(both: &mut Tenants) -> Result<()> {
     for bytes in [4096, LONG] {
         let data = both.host.data(AREA, bytes);
@@ -302,7 +303,7 @@ fn admin_commands(both: &mut Tenants) -> Result<()> {
         }
         both.taint()?;
         for opcode in 0..=u8::MAX {
-            // A request for events waits.
+            // An event request waits.
             if opcode == admin::ASYNC_EVENT {
                 continue;
             }

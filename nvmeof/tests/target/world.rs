@@ -26,7 +26,8 @@ pub struct World {
     workers: Vec<JoinHandle<Result<Over, WorkerError>>>,
 }
 
-/// The name of a side's adapter at one of the wires. A process has one space of names, and the folder is ours alone.
+/// Returns the name of a side's adapter at one of the wires. A process has one namespace, and the folder is ours
+/// alone.
 fn adapter(folder: &TempDir, side: &str, wire: u8) -> Result<String> {
     let folder = folder.path();
     let own = folder.file_name().and_then(|name| name.to_str());
@@ -39,8 +40,8 @@ fn adapter(folder: &TempDir, side: &str, wire: u8) -> Result<String> {
 }
 
 impl World {
-    /// A target with so many workers, and a subsystem with one namespace of this disk, in blocks of two to the
-    /// `shift` bytes.
+    /// Makes a target with this many workers, and a subsystem with one namespace of this disk, in blocks of two to
+    /// the `shift` bytes.
     pub fn new(workers: usize, source: Source, shift: u8) -> Result<Self> {
         Self::with(workers, source, shift, WorkerConfig::default())
     }
@@ -53,7 +54,7 @@ impl World {
         Ok(world)
     }
 
-    /// A target whose workers are not running yet.
+    /// Makes a target whose workers are not running yet.
     pub fn unserved(
         workers: usize,
         source: Source,
@@ -70,7 +71,7 @@ impl World {
         Self::of(folder, ias, source, shift, config)
     }
 
-    /// A target whose workers have these instances, and are not running yet.
+    /// Makes a target whose workers have these instances, and are not running yet.
     pub fn of(
         folder: TempDir,
         ias: Vec<Ia>,
@@ -112,12 +113,12 @@ impl World {
         Ok((world, made))
     }
 
-    /// The host at the other end: there is one.
+    /// Returns the host at the other end; there is only one.
     pub fn host(&mut self) -> Result<Host> {
         Host::open(&adapter(&self.folder, "host", 1)?, self.address, PORT)
     }
 
-    /// A second function with a worker and a wire of its own, as port 2; the same host at its other end.
+    /// Adds a second function with a worker and a wire of its own, as port 2; returns the same host at its other end.
     pub fn second_path(&mut self) -> Result<Host> {
         let ia = ia_open(
             &adapter(&self.folder, "target", 2)?,
@@ -135,7 +136,7 @@ impl World {
         Host::open(&adapter(&self.folder, "host", 2)?, address, PORT)
     }
 
-    /// What goes wrong with the disk of namespace 1, which is a faulty one.
+    /// Returns the faults of the disk of namespace 1, which is a faulty one.
     pub fn faults(&self) -> Result<Arc<Faults>> {
         let namespace = self
             .target
@@ -143,17 +144,17 @@ impl World {
         namespace.disk().faults().cloned().context("a faulty disk")
     }
 
-    /// Everything ends well; what the workers did.
+    /// Ends all workers without error; returns their results.
     pub fn stop(self) -> Result<Vec<Over>> {
         let ended = self.end()?;
         for over in &ended {
-            // Every place and every buffer came back.
+            // Every slot and every buffer was returned.
             assert_eq!((over.ios_left, over.buffers_left), (0, 0), "{over:?}");
         }
         Ok(ended)
     }
 
-    /// Everything ends; what the workers did.
+    /// Ends all workers; returns their results.
     pub fn end(self) -> Result<Vec<Over>> {
         self.target.stop();
         let workers = self.workers.into_iter();

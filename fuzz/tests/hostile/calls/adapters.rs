@@ -1,4 +1,4 @@
-//! Calls that are about the adapter as a whole, about any object, or about the registry.
+//! Calls about the adapter as a whole, about any object, or about the registry.
 
 use std::sync::Arc;
 
@@ -75,7 +75,7 @@ impl World {
                 self.registered[name] = false;
             }
             Op::RegistryList(max) => {
-                // What is registered by a program is not in the static registry, which is empty here.
+                // A provider that a program registers is not in the static registry, which is empty here.
                 let listed = self.registry.list_providers(max);
                 equal("listed", listed.map(|list| list.len()), Ok(0))?;
             }
@@ -84,7 +84,7 @@ impl World {
         Ok(Some(()))
     }
 
-    /// The object of a kind (`DAT_HANDLE_TYPE`) at a place, and whether it is there.
+    /// Returns the object of a kind (`DAT_HANDLE_TYPE`) at a place, and whether it exists.
     fn object(&self, side: usize, kind: u32, at: usize) -> Option<(AnyHandle, Verdict)> {
         let model = &self.sides[side];
         Some(match kind {
@@ -110,8 +110,8 @@ impl World {
         })
     }
 
-    /// Whether a side has nothing of its consumer's. Endpoints that were lent with requests still open are not the
-    /// consumer's, and a spent RSP keeps nobody.
+    /// Returns whether a side has no objects of its consumer. Endpoints lent with requests that are still open are
+    /// not the consumer's, and a spent RSP blocks no close.
     fn unused(&self, side: usize) -> bool {
         let model = &self.sides[side];
         let lent = |at: usize| {
@@ -139,7 +139,7 @@ impl World {
                 .all(|(at, _)| lent(at))
     }
 
-    /// Closes an adapter; once it is closed, opens it again.
+    /// Closes an adapter, and then opens it again.
     fn ia_close(&mut self, side: usize, graceful: bool) -> Result<(), String> {
         let flags = if graceful {
             CloseFlags::Graceful
@@ -170,7 +170,7 @@ impl World {
         equal("leaks", report.leaked.is_empty(), true)
             .map_err(|_| format!("side {side} leaks {:?}", report.leaked))?;
         self.all_ended(side);
-        // Another life draws other random numbers, as it would on a machine.
+        // Each opening draws other random numbers, as on a machine.
         self.lives += 1;
         let mut options = Fabric::options(side);
         options.hca.seed = Some(self.lives);
@@ -179,9 +179,9 @@ impl World {
         Ok(())
     }
 
-    /// An adapter has gone: what its peers are told, and its agents.
+    /// Handles the end of an adapter: the events of its peers, and its agents.
     fn all_ended(&mut self, side: usize) {
-        // Requests first, which matters to an EVD that has room for one event.
+        // Requests first: their order matters to an EVD with room for one event.
         for cr in 0..self.sides[side].crs.len() {
             if let Some(from) = self.sides[side].crs[cr].from.take() {
                 self.sides[1 - side].end(from, &[Kind::NonPeerRejected]);

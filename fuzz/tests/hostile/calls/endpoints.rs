@@ -12,14 +12,14 @@ use super::world::{Verdict, World, compare, equal, named};
 const INVALID_HANDLE: Verdict = Err(ReturnType::InvalidHandle);
 const INVALID_STATE: Verdict = Err(ReturnType::InvalidState);
 const INVALID_PARAMETER: Verdict = Err(ReturnType::InvalidParameter);
-/// How both ends may hear of a connection that an error ends.
+/// Possible events at both ends when an error ends a connection.
 pub const BROKEN: &[Kind] = &[Kind::Broken, Kind::Disconnected];
-/// Longer than any sequence.
+/// A timeout longer than any sequence.
 const PATIENCE: Timeout = Timeout::from_micros(u32::MAX - 1);
-/// What an EVD needs for receives, requests and connection events.
+/// EVD flags needed for receives, requests and connection events.
 const NEEDS: [u32; 3] = [0x020, 0x020, 0x040];
 
-/// The attributes of every endpoint, but for the completion flags.
+/// Returns the attributes of every endpoint, except the completion flags.
 fn attributes(ia: &Ia, modes: [u32; 2]) -> EpAttr {
     let [recv, request] = modes.map(CompletionFlags::from_bits_retain);
     EpAttr {
@@ -36,7 +36,7 @@ fn attributes(ia: &Ia, modes: [u32; 2]) -> EpAttr {
 }
 
 impl World {
-    /// The handles an endpoint is made or changed with, and whether they are good. `None`: a place is empty.
+    /// Returns the handles an endpoint is made or changed with, and whether they are valid. `None`: a place is empty.
     fn setup(
         &self,
         side: usize,
@@ -69,7 +69,7 @@ impl World {
         Some((zone, handles, verdict))
     }
 
-    /// Whether an endpoint, instead of what it is, may feed these EVDs.
+    /// Returns whether an endpoint, in place of its present EVDs, may feed these.
     fn may_feed(
         &self,
         side: usize,
@@ -85,7 +85,7 @@ impl World {
         if may { Ok(()) } else { INVALID_PARAMETER }
     }
 
-    /// An endpoint takes, or lets go of, what it is made of.
+    /// Adds or removes an endpoint's references to its PZ and EVDs.
     fn hold(&mut self, side: usize, pz: Option<usize>, evds: [Option<usize>; 3], take: bool) {
         let change = |count: &mut u32| {
             if take {
@@ -105,7 +105,7 @@ impl World {
         }
     }
 
-    /// Calls on endpoints.
+    /// Makes calls on endpoints.
     pub fn call_ep(&mut self, side: usize, op: &Op) -> Result<Option<()>, String> {
         match *op {
             Op::EpCreate {
@@ -131,7 +131,7 @@ impl World {
                 if let Some(at) = srq {
                     want = want.and(named(&self.sides[side].srqs[at]));
                 }
-                // The peer has no say in requests.
+                // The peer does not affect requests.
                 if want.is_ok() && modes[1] == 2 {
                     want = INVALID_PARAMETER;
                 }
@@ -217,7 +217,7 @@ impl World {
                         _ => INVALID_STATE,
                     };
                 }
-                // Its completions are to be counted from now on.
+                // Its completions are counted from now on.
                 want = want.and(self.may_feed(side, Some(ep), evds, [0, 0]));
                 let posted = !object.recvs.is_empty();
                 if want.is_ok() && posted && (pz.is_none() || object.modes[0] != 0) {
@@ -228,7 +228,7 @@ impl World {
                     recv_evd: Some(handles[0]),
                     request_evd: Some(handles[1]),
                     connect_evd: Some(handles[2]),
-                    // One that was lent has the provider's attributes so far.
+                    // A lent endpoint has the provider's attributes so far.
                     attr: Some(attributes(&self.ias[side], [0, 0])),
                     ..EpChange::default()
                 };
@@ -241,7 +241,7 @@ impl World {
                     if let Some(object) = self.sides[side].eps[ep].live_mut() {
                         (object.pz, object.evds, object.modes) = (pz, evds, [0, 0]);
                         if moved {
-                            // They fail when they are used, as those in a region that is gone.
+                            // They fail at use, like buffers in a freed region.
                             for piece in object
                                 .recvs
                                 .iter_mut()
@@ -328,7 +328,7 @@ impl World {
                 );
                 compare(got, want)?;
                 if want.is_ok() {
-                    // Where the peer of a passive end came from nobody listens.
+                    // The peer of a passive endpoint does not listen at the address its request came from.
                     self.begin(side, ep, qualifier);
                 }
             }
@@ -414,7 +414,7 @@ impl World {
         Ok(Some(()))
     }
 
-    /// Whether an endpoint may begin to connect.
+    /// Returns whether an endpoint may begin to connect.
     fn may_begin(place: &Place<Ep>) -> Verdict {
         match place.live() {
             None => INVALID_HANDLE,
@@ -423,7 +423,7 @@ impl World {
         }
     }
 
-    /// An endpoint has begun to connect to a qualifier of the other side.
+    /// Records that an endpoint has begun to connect to a qualifier of the other side.
     fn begin(&mut self, side: usize, ep: usize, qualifier: Option<u64>) {
         if let Some(object) = self.sides[side].eps[ep].live_mut() {
             object.state = S::ActiveConnectionPending;
@@ -436,7 +436,7 @@ impl World {
         }
     }
 
-    /// A request is at a service point of a side.
+    /// Records that a request has arrived at a service point of a side.
     fn arrive(&mut self, side: usize, from: Option<usize>, qualifier: u64) {
         let model = &mut self.sides[side];
         let Some((evd, lent, ep, rsp)) = model.listener(qualifier) else {
@@ -447,7 +447,7 @@ impl World {
         let endpoints = endpoints.filter(reports_here).count();
         let refuses = |evd: &Evd| evd.refuses_requests(endpoints);
         if model.evds[evd].live().is_some_and(refuses) {
-            // There is no room to tell of it.
+            // The EVD has no room for its event.
             if let Some(from) = from {
                 self.sides[1 - side].end(from, &[Kind::NonPeerRejected]);
             }
@@ -473,7 +473,7 @@ impl World {
         model.expect(Some(evd), request, None);
     }
 
-    /// The endpoint that came with a request goes back to whose it was.
+    /// Returns the endpoint of a finished request to its owner.
     fn give_back(&mut self, side: usize, cr: usize) {
         let request = &self.sides[side].crs[cr];
         let (ep, lent) = (request.ep, request.lent);
@@ -489,7 +489,7 @@ impl World {
         }
     }
 
-    /// A request is refused; who waits is told so.
+    /// Rejects a request; the waiting peer gets an event.
     pub fn refuse(&mut self, side: usize, cr: usize, how: Kind) {
         self.give_back(side, cr);
         let request = &mut self.sides[side].crs[cr];
@@ -499,7 +499,7 @@ impl World {
         }
     }
 
-    /// Calls on service points.
+    /// Makes calls on service points.
     pub fn call_listener(&mut self, side: usize, op: &Op) -> Result<Option<()>, String> {
         let (ia, model) = (&mut self.ias[side], &mut self.sides[side]);
         let in_use = |taken: bool| {
@@ -519,7 +519,7 @@ impl World {
                 let Some(object) = model.evds[evd].any() else {
                     return Ok(None);
                 };
-                // Nobody listens at the last one.
+                // No service point listens at the last one.
                 if model.psps[psp].live().is_some() || qualifier + 1 == QUALIFIERS.len() {
                     return Ok(None);
                 }
@@ -688,7 +688,7 @@ impl World {
         Ok(Some(()))
     }
 
-    /// Calls on connection requests.
+    /// Makes calls on connection requests.
     pub fn call_cr(&mut self, side: usize, op: &Op) -> Result<Option<()>, String> {
         let (Op::CrQuery(at) | Op::CrReject(at)) = *op else {
             return self.call_decision(side, op);
@@ -720,7 +720,7 @@ impl World {
         Ok(Some(()))
     }
 
-    /// The request that a number names, counted from the last: of those whose handles are known.
+    /// Returns the request with this index from the end, among those whose handles are known.
     fn pick(count: usize, at: usize, crs: &[Cr]) -> Option<(usize, udapl::CrHandle)> {
         let index = count.checked_sub(at + 1)?;
         Some((index, crs[index].handle?))
@@ -796,7 +796,7 @@ impl World {
         Ok(Some(()))
     }
 
-    /// A request was accepted: both are connected, unless the other side has given up.
+    /// Records that a request was accepted: both ends are connected, unless the other side has given up.
     fn accepted(&mut self, side: usize, cr: usize, target: usize, from: Option<usize>) {
         let request = &mut self.sides[side].crs[cr];
         request.decided = true;
@@ -820,7 +820,7 @@ impl World {
         self.look_at_marks(1 - side, from);
     }
 
-    /// An endpoint has more receives, or other high watermarks, or a connection; what comes of it.
+    /// Handles an endpoint's new receives, high watermarks or connection.
     pub fn look_at_marks(&mut self, side: usize, ep: usize) {
         if self.sides[side].look_at_high_watermarks(ep) {
             self.disconnect(side, ep, BROKEN, BROKEN);

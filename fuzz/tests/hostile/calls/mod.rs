@@ -1,11 +1,12 @@
 //! Random calls on two adapters, legal and illegal, against a small model of DAT.
 //!
-//! A sequence is drawn from a seed and runs in a world of its own; after each call the return code, and every event
-//! that is dequeued, is what the model says. At its end both adapters are closed, and nothing may be left in the
-//! devices. A sequence that fails is shortened, by leaving out steps as long as it still fails, and printed as Rust: as
-//! a test that replays it.
+//! A sequence is drawn from a seed and runs in a world of its own. After each call the return code, and every
+//! dequeued event, must be as the model predicts. At the end both adapters are closed, and no object may be left in
+//! the devices. A failing sequence is shortened, by leaving out steps as long as it still fails, and printed as a
+//! Rust test that replays it.
 //!
-//! The budget is 10^6 calls, or four minutes: `CALLS` and `CALLS_SECONDS` change it, `CALLS_SEED` where it begins.
+//! The budget is 10^6 calls, or four minutes: `CALLS` and `CALLS_SECONDS` change it, `CALLS_SEED` sets the first
+//! seed.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -36,13 +37,13 @@ use self::world::World;
 /// Calls of a sequence. Few enough that no event queue overflows.
 const STEPS: usize = 2000;
 
-/// What went wrong, and at which step.
+/// An error, and the step that failed.
 struct Failure {
     at: usize,
     what: String,
 }
 
-/// What a sequence came to.
+/// Counts of a sequence.
 #[derive(Default)]
 struct Score {
     calls: u64,
@@ -50,15 +51,15 @@ struct Score {
     connected: u64,
 }
 
-/// What a panic said.
+/// Returns the message of a panic.
 fn said(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     let text = text.or(panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
     format!("a panic: {}", text.unwrap_or_default())
 }
 
-/// Runs steps as they come from `next`, which may look at the world before, until there are no more. Those that could
-/// be called are kept in `made`.
+/// Runs the steps from `next`, which may inspect the world before each, until it returns none. Steps that could be
+/// made are kept in `made`.
 fn run_with(
     made: &mut Vec<Step>,
     mut next: impl FnMut(usize) -> Option<Step>,
@@ -93,7 +94,7 @@ fn run(steps: &[Step]) -> Result<Score, Failure> {
     run_with(&mut Vec::new(), |_| rest.next().cloned())
 }
 
-/// Leaves out what the failure does not need: fewer steps that fail, in whatever way, are better.
+/// Leaves out steps that the failure does not need: a shorter sequence that fails, in any way, is better.
 fn shrink(
     mut kept: Vec<Step>,
     mut failure: Failure,
@@ -115,7 +116,7 @@ fn shrink(
     (kept, failure)
 }
 
-/// The sequence of a seed: [`STEPS`] calls that could be made.
+/// Runs the sequence of a seed: [`STEPS`] calls that could be made.
 fn explore(seed: u64, made: &mut Vec<Step>) -> Result<Score, Failure> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let prelude = if seed % 4 == 3 {
@@ -133,7 +134,7 @@ fn explore(seed: u64, made: &mut Vec<Step>) -> Result<Score, Failure> {
         }
         let step = begin.pop_front().unwrap_or_else(|| Step::draw(&mut rng));
         if matches!(step.op, Op::IaClose { graceful: false }) {
-            // What begins again has nothing.
+            // An adapter that was opened again has no objects.
             begin.extend(
                 Step::prelude()
                     .into_iter()
@@ -144,7 +145,7 @@ fn explore(seed: u64, made: &mut Vec<Step>) -> Result<Score, Failure> {
     })
 }
 
-/// Runs the sequence of a seed; a failure is shortened and told as Rust.
+/// Runs the sequence of a seed; a failure is shortened and printed as Rust.
 fn check(seed: u64) -> Score {
     let mut made = Vec::new();
     match explore(seed, &mut made) {
@@ -195,7 +196,7 @@ fn every_call_does_what_the_model_says_whatever_came_before() {
     assert!(total.connected > 0, "sequences lead nowhere");
 }
 
-/// Replays what was told of a failure.
+/// Replays the printed steps of a failure.
 fn replay(steps: &[Step]) {
     if let Err(failure) = run(steps) {
         panic!("step {}: {}", failure.at, failure.what);
@@ -230,10 +231,10 @@ fn a_failure_is_shortened_to_the_steps_it_needs_and_told_as_rust() {
     assert_eq!(failure.at, 1);
 }
 
-/// The calls of the table in docs/calls.md.
+/// Returns the calls of the table in docs/calls.md.
 fn all_calls() -> BTreeSet<&'static str> {
     let page = include_str!("../../../../docs/calls.md");
-    // What stands behind this heading is no call of DAT 1.2.
+    // The calls behind this heading are not in DAT 1.2.
     let (tables, _) = page.split_once("## Beyond DAT 1.2").expect("its end");
     tables
         .lines()

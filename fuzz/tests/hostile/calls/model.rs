@@ -1,9 +1,9 @@
-//! What the adapters should hold: a small model of DAT, kept beside the real handles.
+//! Expected state of the adapters: a small model of DAT, kept beside the real handles.
 //!
-//! It knows no time and no wire: after each call both sides run until nothing is left to do, so every call has
-//! its whole effect before the next. Events are expected per stream (an endpoint's receives, its requests, its
-//! connection, binds, the requests of service points, the consumer's own): streams keep their order, and have none
-//! among each other.
+//! It has no time and no wire: after each call both sides run until nothing is left to do, so every call has its
+//! whole effect before the next. Events are expected per stream (an endpoint's receives, its requests, its
+//! connection, binds, the requests of service points, the consumer's own): each stream is ordered, and different
+//! streams have no order between them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,12 +24,12 @@ pub const DTOS: u32 = 8;
 pub enum Place<T> {
     Empty,
     Taken(T),
-    /// What the handle named is gone.
+    /// The object of this handle is gone.
     Gone(T),
 }
 
 impl<T> Place<T> {
-    /// The object, if it is there.
+    /// Returns the object, if it exists.
     pub fn live(&self) -> Option<&T> {
         match self {
             Self::Taken(object) => Some(object),
@@ -44,7 +44,7 @@ impl<T> Place<T> {
         }
     }
 
-    /// The object, there or gone: what a call can name.
+    /// Returns the object, existing or gone: any that a call can name.
     pub fn any(&self) -> Option<&T> {
         match self {
             Self::Taken(object) | Self::Gone(object) => Some(object),
@@ -69,7 +69,7 @@ pub struct Lmr {
     pub memory: udapl::DmaMemory,
     pub pz: usize,
     pub rights: u32,
-    /// No two regions ever have the same.
+    /// Unique number of the region.
     pub number: u64,
 }
 
@@ -80,19 +80,19 @@ pub struct Evd {
     pub waitable: bool,
     pub enabled: bool,
     pub cno: Option<usize>,
-    /// Streams of endpoints and service points.
+    /// Number of streams of endpoints and service points.
     pub feeders: u32,
     pub queue: Vec<Queued>,
 }
 
 impl Evd {
-    /// Another event would be lost, unless it is a completion.
+    /// Returns whether another event would be lost, unless it is a completion.
     pub fn is_full(&self) -> bool {
         self.is_full_but_for(0)
     }
 
-    /// A request to connect would be refused: of the queue there is a place left for each of so many endpoints whose
-    /// connection events come here, up to half of it.
+    /// Returns whether a connection request would be refused. One entry is kept for each endpoint whose connection
+    /// events arrive here, up to half of the queue.
     pub fn refuses_requests(&self, endpoints: usize) -> bool {
         self.is_full_but_for(endpoints.min(self.qlen as usize / 2))
     }
@@ -105,7 +105,7 @@ impl Evd {
     }
 }
 
-/// An event that should be there.
+/// An expected event.
 pub struct Queued {
     pub what: Expected,
     /// The SRQ whose slot it holds.
@@ -118,7 +118,7 @@ pub enum Expected {
         ep: EpHandle,
         request: bool,
         cookie: u64,
-        /// Bytes, if it succeeds.
+        /// Bytes, on success.
         bytes: u64,
         status: DtoStatus,
     },
@@ -127,18 +127,18 @@ pub enum Expected {
         cookie: u64,
         status: DtoStatus,
     },
-    /// One of these.
+    /// A connection event of one of these kinds.
     Connection {
         ep: EpHandle,
         kinds: Vec<ConnectionEventKind>,
     },
-    /// Which of the side's requests.
+    /// A request, by its index on this side.
     Request(usize),
     Software(u64),
 }
 
 impl Expected {
-    /// Whether an event is of this one's stream.
+    /// Returns whether an event belongs to the stream of this one.
     pub fn is_of_stream(&self, event: &Event) -> bool {
         match (self, event) {
             (Self::Dto { ep, request, .. }, Event::Dto(done)) => {
@@ -152,7 +152,7 @@ impl Expected {
         }
     }
 
-    /// Whether an event of its stream is this one.
+    /// Returns whether an event of its stream is this one.
     pub fn is(&self, event: &Event) -> bool {
         match (self, event) {
             (
@@ -189,15 +189,15 @@ pub struct Cno {
     pub handle: CnoHandle,
     pub evds: u32,
     pub triggered: bool,
-    /// One is set and has not been called.
+    /// An agent is set and has not been called.
     pub agent: bool,
-    /// How often agents should have been called, and were.
+    /// Expected calls of agents.
     pub calls: u32,
     pub heard: Arc<AtomicU32>,
 }
 
 impl Cno {
-    /// A notification event has come to an EVD of it.
+    /// Handles a notification event of one of its EVDs.
     fn trigger(&mut self) {
         if !self.triggered {
             self.triggered = true;
@@ -205,12 +205,12 @@ impl Cno {
         }
     }
 
-    /// The agent, if there is one, is called.
+    /// Calls the agent, if there is one.
     fn call(&mut self) {
         self.calls += u32::from(std::mem::take(&mut self.agent));
     }
 
-    /// An EVD of it has ended.
+    /// Handles the end of one of its EVDs.
     pub fn evd_ended(&mut self) {
         self.evds -= 1;
         if self.evds == 0 {
@@ -218,7 +218,7 @@ impl Cno {
         }
     }
 
-    /// Everybody is sent home.
+    /// Ends the wait of the CNO, whose agent is called if it is set.
     pub fn dissolve(&mut self) {
         self.triggered = false;
         self.call();
@@ -233,7 +233,7 @@ pub struct Buffer {
     pub segments: Vec<Piece>,
 }
 
-/// Bytes of a region, by its number.
+/// A part of a region, which its number names.
 #[derive(Clone, Copy)]
 pub struct Piece {
     pub bytes: u64,
@@ -245,7 +245,7 @@ impl Buffer {
         self.segments.iter().map(|piece| piece.bytes).sum()
     }
 
-    /// The regions that the first so many bytes are in.
+    /// Returns the regions of the first `bytes` bytes.
     pub fn touched(&self, bytes: u64) -> impl Iterator<Item = u64> {
         let mut left = bytes;
         self.segments
@@ -264,26 +264,26 @@ pub struct Srq {
     pub pz: usize,
     pub length: u32,
     pub buffers: VecDeque<Buffer>,
-    /// Completed and not dequeued.
+    /// Completed receives that are not dequeued.
     pub undequeued: u32,
     pub users: u32,
     pub low_watermark: u32,
-    /// The mark has not spoken yet.
+    /// The low watermark event is due once, and has not been sent.
     pub armed: bool,
 }
 
 pub struct Rmr {
     pub handle: RmrHandle,
     pub pz: usize,
-    /// Its context, and the one before.
+    /// Its context, and the one before it.
     pub contexts: [Option<u32>; 2],
     pub bound: Option<Bound>,
 }
 
-/// What an RMR is bound to.
+/// Target of a bound RMR.
 #[derive(Clone, Copy)]
 pub struct Bound {
-    /// The region's place; it cannot be freed meanwhile.
+    /// The region's place; the region cannot be freed meanwhile.
     pub lmr: usize,
     pub at: u64,
     pub bytes: u64,
@@ -309,16 +309,16 @@ pub struct Ep {
     pub handle: EpHandle,
     pub state: EpState,
     pub pz: Option<usize>,
-    /// Receives, requests, connection.
+    /// EVDs for receives, requests and connection events.
     pub evds: [Option<usize>; 3],
     pub srq: Option<usize>,
     pub recvs: VecDeque<Buffer>,
     /// The other side's endpoint, while CONNECTED.
     pub peer: Option<usize>,
-    /// Where a connection went that this side began.
+    /// Qualifier of a connection that this side began.
     pub qualifier: Option<u64>,
     pub context: u64,
-    /// High watermarks; the soft one until it has spoken.
+    /// High watermarks; the soft one until its event was sent.
     pub soft: Option<u32>,
     pub hard: Option<u32>,
     /// Completion flags of receives and of requests.
@@ -329,15 +329,15 @@ pub struct Ep {
 pub struct Cr {
     /// Known once its event was dequeued.
     pub handle: Option<CrHandle>,
-    /// The other side's endpoint, while it still waits.
+    /// The other side's endpoint, while it waits.
     pub from: Option<usize>,
-    /// The endpoint it came with; a lent one has a place once the request is known.
+    /// The endpoint of the request; a lent one has a place once the request is known.
     pub ep: Option<usize>,
     pub lent: bool,
     pub decided: bool,
 }
 
-/// What feeds an EVD.
+/// Streams that feed an EVD.
 #[derive(Default)]
 pub struct Streams {
     modes: Vec<u32>,
@@ -345,7 +345,7 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// An endpoint feeds it with what goes to this EVD.
+    /// Adds the streams of an endpoint that go to this EVD.
     pub fn add(&mut self, evd: usize, evds: [Option<usize>; 3], modes: [u32; 2]) {
         for (at, mode) in evds.into_iter().zip(modes) {
             self.modes.extend((at == Some(evd)).then_some(mode));
@@ -353,24 +353,24 @@ impl Streams {
         self.others |= evds[2] == Some(evd);
     }
 
-    /// All DTOs complete in one way, and unless waiters count them nothing else is there.
+    /// Returns whether all DTOs complete in one mode, and no other stream is present unless waiters count DTOs.
     pub fn may_share(&self) -> bool {
         let equal = self.modes.windows(2).all(|pair| pair[0] == pair[1]);
         equal && !(self.others && self.chosen())
     }
 
-    /// How DTOs complete.
+    /// Returns the completion mode of DTOs.
     pub fn mode(&self) -> u32 {
         self.modes.first().copied().unwrap_or_default()
     }
 
-    /// Somebody chooses which completions notify.
+    /// Returns whether a flag of each request chooses which completions notify.
     pub fn chosen(&self) -> bool {
         self.modes.iter().any(|mode| *mode != 0)
     }
 }
 
-/// What one side holds.
+/// Objects of one side.
 pub struct Side {
     pub pzs: Vec<Place<Pz>>,
     pub lmrs: Vec<Place<Lmr>>,
@@ -378,14 +378,14 @@ pub struct Side {
     pub evds: Vec<Place<Evd>>,
     pub cnos: Vec<Place<Cno>>,
     pub srqs: Vec<Place<Srq>>,
-    /// Lent ones come behind the others.
+    /// Endpoints; lent ones come last.
     pub eps: Vec<Place<Ep>>,
     pub psps: Vec<Place<Psp>>,
     pub rsps: Vec<Place<Rsp>>,
     pub crs: Vec<Cr>,
-    /// What `psp_create_any` found last for each place.
+    /// Qualifier that `psp_create_any` found last for each place.
     pub found: [Option<u64>; PLACES],
-    /// What the asynchronous EVD should say next, in whatever order.
+    /// Expected next events of the asynchronous EVD, in any order.
     pub told: Vec<AsyncEvent>,
 }
 
@@ -411,7 +411,7 @@ impl Side {
         }
     }
 
-    /// The qualifier that a number names: a usual one, or one that was found here.
+    /// Returns the qualifier that a number names: a usual one, or one that was found here.
     pub fn qualifier(&self, number: usize) -> Option<u64> {
         match number.checked_sub(QUALIFIERS.len()) {
             None => Some(QUALIFIERS[number]),
@@ -419,8 +419,8 @@ impl Side {
         }
     }
 
-    /// The streams that feed an EVD, but for those of one endpoint: DTOs of each mode (as [`Op::EpCreate`] has it), and
-    /// others.
+    /// Returns the streams that feed an EVD, except those of one endpoint: DTOs of each mode (as [`Op::EpCreate`] has
+    /// it), and others.
     ///
     /// [`Op::EpCreate`]: super::op::Op::EpCreate
     pub fn streams(&self, evd: usize, without: Option<usize>) -> Streams {
@@ -440,14 +440,14 @@ impl Side {
         streams
     }
 
-    /// How many RMRs are bound to a region.
+    /// Returns the number of RMRs bound to a region.
     pub fn bound_to(&self, lmr: usize) -> usize {
         let rmrs = self.rmrs.iter().filter_map(Place::live);
         rmrs.filter(|rmr| rmr.bound.is_some_and(|bound| bound.lmr == lmr))
             .count()
     }
 
-    /// Everything ends, as when the adapter is closed. The names of memory may come back, so they are forgotten.
+    /// Ends all objects, as a close of the adapter does. Contexts of memory may be used again, so they are forgotten.
     pub fn end_all(&mut self) {
         fn end<T>(places: &mut [Place<T>]) {
             places.iter_mut().for_each(Place::end);
@@ -468,7 +468,8 @@ impl Side {
         self.told.clear();
     }
 
-    /// Who listens at a qualifier: its EVD, whether an endpoint is lent, that of an RSP, and which RSP.
+    /// Returns the listener at a qualifier: its EVD, whether an endpoint is lent, the endpoint of an RSP, and the
+    /// RSP's place.
     pub fn listener(&self, qualifier: u64) -> Option<(usize, bool, Option<usize>, Option<usize>)> {
         let psp = self.psps.iter().filter_map(Place::live);
         let psp = psp
@@ -482,12 +483,12 @@ impl Side {
         psp.chain(rsp).next()
     }
 
-    /// A notification event should be on an EVD now; a null EVD drops it. What it does to the EVD's CNO is done.
+    /// Expects a notification event on an EVD; a null EVD drops it. Its effect on the EVD's CNO is applied.
     pub fn expect(&mut self, evd: Option<usize>, what: Expected, srq: Option<usize>) {
         self.expect_one(evd, what, srq, true);
     }
 
-    /// An event that may be no notification event.
+    /// Expects an event that may be no notification event.
     pub fn expect_one(
         &mut self,
         evd: Option<usize>,
@@ -512,7 +513,7 @@ impl Side {
         }
     }
 
-    /// The receives of an endpoint are flushed, if they are its own.
+    /// Flushes the receives of an endpoint, if they are its own.
     pub fn flush(&mut self, ep: usize) {
         let Some(target) = self.eps[ep].live_mut() else {
             return;
@@ -530,7 +531,7 @@ impl Side {
         }
     }
 
-    /// An endpoint's attempt or connection is over, and told of in one of these ways.
+    /// Ends an endpoint's attempt or connection, with an event of one of these kinds.
     pub fn end(&mut self, ep: usize, kinds: &[ConnectionEventKind]) {
         let Some(target) = self.eps[ep].live_mut() else {
             return;
@@ -546,7 +547,7 @@ impl Side {
         self.expect(evd, ended, None);
     }
 
-    /// An SRQ has lost a buffer or has another mark: whether that speaks now.
+    /// Handles an SRQ's lost buffer or new watermark: expects the low watermark event if it is due.
     pub fn look_at_low_watermark(&mut self, srq: usize) {
         if let Some(srq) = self.srqs[srq].live_mut()
             && srq.armed
@@ -557,8 +558,8 @@ impl Side {
         }
     }
 
-    /// An endpoint has more receives, or another mark, or a connection: whether the soft mark speaks. The answer:
-    /// whether the hard one breaks the connection.
+    /// Handles an endpoint's new receives, watermarks or connection: expects the soft watermark event if it is due.
+    /// Returns whether the hard watermark breaks the connection.
     pub fn look_at_high_watermarks(&mut self, ep: usize) -> bool {
         let Some(target) = self.eps[ep].live_mut() else {
             return false;
@@ -577,7 +578,7 @@ impl Side {
         breaks
     }
 
-    /// Whether a region with this number is there still.
+    /// Returns whether the region with this number still exists.
     pub fn has_region(&self, number: u64) -> bool {
         let mut lmrs = self.lmrs.iter().filter_map(Place::live);
         lmrs.any(|lmr| lmr.number == number)

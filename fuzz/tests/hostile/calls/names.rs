@@ -1,9 +1,9 @@
-//! Which call of DAT each of ours is.
+//! Names of the DAT calls that each operation makes.
 
 use super::op::Op;
 
 impl Op {
-    /// The calls that it makes, under DAT's names.
+    /// Returns the DAT names of the calls it makes.
     pub const fn calls(&self) -> &'static [&'static str] {
         match self {
             Self::PzCreate(_) => &["dat_pz_create"],
@@ -73,7 +73,7 @@ impl Op {
             Self::GetHandleType { .. } => &["dat_get_handle_type"],
             Self::Strerror(_) => &["dat_strerror"],
             Self::IaQuery => &["dat_ia_query"],
-            // Where it is done, the adapter is opened again.
+            // After a successful close the adapter is opened again.
             Self::IaClose { graceful: true } => &["dat_ia_close"],
             Self::IaClose { graceful: false } => &["dat_ia_close", "dat_ia_open"],
             Self::RegistryAdd { init: false, .. } => &["dat_registry_add_provider"],

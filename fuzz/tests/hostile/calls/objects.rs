@@ -16,7 +16,7 @@ const INVALID_HANDLE: Verdict = Err(ReturnType::InvalidHandle);
 const INVALID_STATE: Verdict = Err(ReturnType::InvalidState);
 const INVALID_PARAMETER: Verdict = Err(ReturnType::InvalidParameter);
 
-/// What parts of regions come to in a call: the triplets, and why a post refuses them.
+/// The local parts of a call: the triplets, and the reason why a post refuses them.
 pub struct Local {
     pub iov: Vec<LmrTriplet>,
     pub pieces: Vec<Piece>,
@@ -30,7 +30,8 @@ impl Local {
 }
 
 impl World {
-    /// Local parts, as a post of an object in this PZ with this right sees them. `None`: one of the regions never was.
+    /// Returns the local parts, as seen by a post of an object in this PZ with this right. `None`: one of the regions
+    /// never existed.
     pub fn local(&self, side: usize, parts: Parts, pz: Option<usize>, right: u32) -> Option<Local> {
         let mut local = Local {
             iov: Vec::new(),
@@ -67,7 +68,7 @@ impl World {
         Some(local)
     }
 
-    /// Calls on memory. `None`: another call, or one without an object to name.
+    /// Makes calls on memory. `None`: another call, or one without an object to name.
     pub fn call_memory(&mut self, side: usize, op: &Op) -> Result<Option<()>, String> {
         let (ia, model) = (&mut self.ias[side], &mut self.sides[side]);
         match *op {
@@ -195,7 +196,7 @@ impl World {
                 let Some(local) = self.local(side, [Some(part), None, None], None, 0) else {
                     return Ok(None);
                 };
-                // Neither zone nor rights count, and what is wrong is always a parameter.
+                // Neither zone nor rights count, and any error is an invalid parameter.
                 let there = self.sides[side].lmrs[part.lmr].live().is_some();
                 let fits = part.at + part.bytes <= REGION;
                 let want = if part.bytes == 0 || (there && fits) {
@@ -270,7 +271,7 @@ impl World {
         Ok(Some(()))
     }
 
-    /// Calls on EVDs and CNOs.
+    /// Makes calls on EVDs and CNOs.
     pub fn call_events(&mut self, side: usize, op: &Op) -> Result<Option<()>, String> {
         let (ia, model) = (&mut self.ias[side], &mut self.sides[side]);
         let longest = ia.query().ia.max_evd_qlen;
@@ -341,7 +342,7 @@ impl World {
                 let Some(evd) = model.evds[at].any() else {
                     return Ok(None);
                 };
-                // One that is too short for its streams overflows, and what is lost then is not in the model.
+                // An EVD that is too short for its streams overflows, and the model does not have the lost events.
                 if evd.flags & 0x020 != 0 && (1..EVD_LENGTH).contains(&qlen) {
                     return Ok(None);
                 }
@@ -560,7 +561,7 @@ impl World {
         Ok(Some(()))
     }
 
-    /// An EVD has gone with what was on it.
+    /// Handles the end of an EVD and of its queued events.
     fn evd_ended(&mut self, side: usize, at: usize) {
         let model = &mut self.sides[side];
         let Some(evd) = model.evds[at].live_mut() else {
@@ -584,7 +585,7 @@ impl World {
         }
     }
 
-    /// Calls on SRQs.
+    /// Makes calls on SRQs.
     pub fn call_srq(&mut self, side: usize, op: &Op) -> Result<Option<()>, String> {
         let (ia, model) = (&mut self.ias[side], &mut self.sides[side]);
         let most = ia.query().ia.max_recv_per_srq;
@@ -689,7 +690,7 @@ impl World {
                     if let Some(zone) = model.pzs[zone].live_mut() {
                         zone.users -= 1;
                     }
-                    // A later SRQ of this place has nothing to do with what is queued.
+                    // A later SRQ of this place does not own the queued events.
                     for evd in &mut model.evds {
                         for queued in evd.live_mut().into_iter().flat_map(|evd| &mut evd.queue) {
                             queued.srq = queued.srq.filter(|srq| *srq != at);

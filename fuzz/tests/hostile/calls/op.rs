@@ -1,16 +1,17 @@
-//! The calls a sequence is made of, drawn from a seed, and how each is written in Rust.
+//! The calls of a sequence, drawn from a seed, and their form in Rust.
 
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
-/// Places for objects of each kind on each side. A place may be empty, taken, or hold the handle of what is gone.
+/// Places for objects of each kind on each side. A place may be empty, taken, or hold the handle of an object that is
+/// gone.
 pub const PLACES: usize = 3;
-/// Connection qualifiers; one more than anybody listens at.
+/// Connection qualifiers; no service point listens at the last one.
 pub const QUALIFIERS: [u64; 3] = [0x1_0000_0001, 0x1_0000_0002, 0x4711];
 /// Bytes of every region.
 pub const REGION: u64 = 256;
 
-/// Events an EVD of the device's holds: more than come in a sequence.
+/// Events an EVD with completions holds: more than arrive in a sequence.
 pub const EVD_LENGTH: u32 = 8192;
 
 /// A call on one of two adapters.
@@ -28,13 +29,13 @@ pub struct Part {
     pub bytes: u64,
 }
 
-/// What is posted: one part after the other. Endpoints take [`SEGMENTS`] of them.
+/// Buffers of a post: one part after the other. Endpoints take [`SEGMENTS`] of them.
 pub type Parts = [Option<Part>; 3];
-/// Segments a request or a receive may have.
+/// Segments that a request or a receive may have.
 pub const SEGMENTS: u32 = 2;
 
-/// A part of the other side's memory, as an RDMA names it: by the context of its region, or by that of an RMR, or by
-/// the one the RMR had before.
+/// A part of the other side's memory, as an RDMA names it: by the context of its region, or by the present or
+/// previous context of an RMR.
 #[derive(Clone, Copy, Debug)]
 pub struct Remote {
     pub part: Part,
@@ -42,7 +43,7 @@ pub struct Remote {
     pub stale: bool,
 }
 
-/// A call. Numbers name places.
+/// A call. Numbers are indexes of places.
 #[derive(Clone, Debug)]
 pub enum Op {
     PzCreate(usize),
@@ -243,16 +244,16 @@ pub enum Op {
     },
     Strerror(u32),
     IaQuery,
-    /// Closes the adapter and, if that is done, opens it again.
+    /// Closes the adapter and, on success, opens it again.
     IaClose {
         graceful: bool,
     },
-    /// By `dat_registry_add_provider` or by `dat_provider_init`.
+    /// Uses `dat_registry_add_provider` or `dat_provider_init`.
     RegistryAdd {
         name: usize,
         init: bool,
     },
-    /// By `dat_registry_remove_provider` or by `dat_provider_fini`.
+    /// Uses `dat_registry_remove_provider` or `dat_provider_fini`.
     RegistryRemove {
         name: usize,
         fini: bool,
@@ -263,7 +264,7 @@ pub enum Op {
 impl Part {
     fn draw(rng: &mut ChaCha8Rng) -> Self {
         let bytes = [0, 1, 16, 64, REGION][rng.random_range(0..5)];
-        // Now and then it leaves the region.
+        // Some parts extend beyond the region.
         let at = [0, 0, 32, REGION - 1][rng.random_range(0..4)];
         Self {
             lmr: place(rng),
@@ -283,7 +284,7 @@ impl Remote {
     }
 }
 
-/// Mostly one part.
+/// Draws parts, mostly one.
 fn parts(rng: &mut ChaCha8Rng) -> Parts {
     let [second, third] = [3, 9].map(|rare| rng.random_ratio(1, rare).then(|| Part::draw(rng)));
     [Some(Part::draw(rng)), second, third]
@@ -301,23 +302,24 @@ fn maybe(rng: &mut ChaCha8Rng) -> Option<usize> {
     rng.random_ratio(9, 10).then(|| place(rng))
 }
 
-/// Of requests: mostly none; one that takes effect; UNSIGNALLED, which few endpoints allow; and an unknown one.
+/// Draws flags of requests: mostly none; one that takes effect; UNSIGNALLED, which few endpoints allow; or an unknown
+/// one.
 fn flags(rng: &mut ChaCha8Rng) -> u32 {
     [0, 0, 0, 0, 1, 2, 8, 4, 4, 0x100][rng.random_range(0..10)]
 }
 
 impl Step {
-    /// Any call, the ones that lead somewhere more often.
+    /// Draws any call, and more often one that makes progress.
     pub fn draw(rng: &mut ChaCha8Rng) -> Self {
         let side = rng.random_range(0..2);
         let at = place(rng);
         let evds = [maybe(rng), maybe(rng), maybe(rng)];
         let cookie = rng.random();
         let qualifier = rng.random_range(0..QUALIFIERS.len());
-        // Those that the other side's `psp_create_any` found come behind the others.
+        // Qualifiers that the other side's `psp_create_any` found come behind the others.
         let found = rng.random_range(QUALIFIERS.len()..QUALIFIERS.len() + PLACES);
         let anybody = [qualifier, found][usize::from(rng.random_ratio(1, 6))];
-        // Half of the calls are what connections are made of, or what goes over them.
+        // Half of the calls establish connections or use them.
         let what = match rng.random_range(0..4) {
             0 => [29, 29, 47, 80, 82, 89, 98, 102, 103][rng.random_range(0..9)],
             1 => [rng.random_range(110..128), 130][usize::from(rng.random_ratio(1, 9))],
@@ -345,8 +347,8 @@ impl Step {
             15 => Op::RmrQuery(at),
             16 => Op::RmrFree(at),
             17..23 => {
-                // SOFTWARE alone and short; or DTO and CONNECTION with RMR_BIND, with CR, with SOFTWARE; or those that
-                // complete alone; or CONNECTION and CR so short that they overflow; or unknown ones.
+                // SOFTWARE alone and short; or DTO and CONNECTION with RMR_BIND, with CR, with SOFTWARE; or flags
+                // that complete alone; or CONNECTION and CR so short that they overflow; or unknown flags.
                 let (flags, qlen) = [
                     (0x001, rng.random_range(0..4)),
                     (0x0e0, EVD_LENGTH),
@@ -567,8 +569,8 @@ impl Step {
         Self { side, op }
     }
 
-    /// What most sequences begin with, so that something comes of the rest: on each side memory, EVDs, three endpoints,
-    /// one of them with an SRQ and one with UNSIGNALLED completions, and a listener.
+    /// Returns the first calls of most sequences, so that later calls have objects to use: on each side memory, EVDs,
+    /// three endpoints, one of them with an SRQ and one with UNSIGNALLED completions, and a listener.
     pub fn prelude() -> Vec<Self> {
         let ops = [
             Op::PzCreate(0),
@@ -633,8 +635,8 @@ impl Step {
         both.map(|(side, op)| Self { side, op }).collect()
     }
 
-    /// A few calls that lead somewhere together, where what most sequences begin with is still there: a connection,
-    /// messages over it, or RDMA through an RMR.
+    /// Returns a few calls that form a whole, if the objects of the prelude still exist: a connection, messages over
+    /// it, or RDMA through an RMR.
     pub fn scene(rng: &mut ChaCha8Rng) -> Vec<Self> {
         let here: usize = rng.random_range(0..2);
         let [ep, peer] = [(); 2].map(|()| place(rng));
@@ -726,7 +728,7 @@ impl Step {
         }
     }
 
-    /// The step as a line of Rust: what replays it.
+    /// Returns the step as a line of Rust that replays it.
     pub fn code(&self) -> String {
         format!("Step {{ side: {}, op: Op::{:?} }},", self.side, self.op)
     }

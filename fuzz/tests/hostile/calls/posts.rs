@@ -1,4 +1,4 @@
-//! Posts, and what they bring about at both ends.
+//! Posts, and their effects at both ends.
 
 use udapl::{CompletionFlags, DtoCookie, DtoStatus, EpState as S, ReturnType};
 
@@ -17,7 +17,7 @@ pub const SUPPRESS: u32 = 0x01;
 const SOLICITED: u32 = 0x02;
 pub const UNSIGNALLED: u32 = 0x04;
 
-/// What a request may carry that completes in this mode.
+/// Returns the flags allowed in a request that completes in this mode.
 pub const fn allowed(mode: u32) -> u32 {
     0x0b | mode & UNSIGNALLED
 }
@@ -31,7 +31,7 @@ pub struct Request {
 }
 
 impl World {
-    /// Posts. The answer: whether a sender is about to give up, which takes time.
+    /// Makes a post. Returns whether a sender is about to give up, which takes time.
     pub fn call_post(&mut self, side: usize, op: &Op) -> Result<Option<bool>, String> {
         match *op {
             Op::PostSend {
@@ -133,7 +133,7 @@ impl World {
         let Some(local) = self.local(side, parts, object.pz, LOCAL_WRITE) else {
             return Ok(None);
         };
-        // It is there for a moment, and whether that is seen is the device's affair.
+        // It exists for a moment only; the device may or may not see it.
         let held = object.recvs.len();
         if object.state == S::Disconnected && object.soft.is_some_and(|mark| held >= mark as usize)
         {
@@ -168,7 +168,7 @@ impl World {
             });
             if object.state == S::Disconnected {
                 self.sides[side].flush(ep);
-                // No doorbell tells of a receive, so the device finds it when it looks.
+                // A receive rings no doorbell, so the device finds it at its next read of the ring.
                 return Ok(Some(true));
             }
             self.look_at_marks(side, ep);
@@ -275,7 +275,7 @@ impl World {
         Ok(Some(true))
     }
 
-    /// A request is done.
+    /// Completes a request.
     fn complete(&mut self, side: usize, ep: usize, request: Request, status: DtoStatus) {
         let Some(object) = self.sides[side].eps[ep].live() else {
             return;
@@ -295,7 +295,7 @@ impl World {
         self.sides[side].expect_one(evd, done, None, notify);
     }
 
-    /// A message arrives at an endpoint. True: its sender gives up, in a while.
+    /// Delivers a message to an endpoint. Returns true if its sender will give up after a while.
     fn message(&mut self, side: usize, ep: usize, peer: usize, request: Request) -> bool {
         let there = &mut self.sides[1 - side];
         let Some(target) = there.eps[peer].live_mut() else {
@@ -332,7 +332,7 @@ impl World {
             bytes: request.bytes,
             status: received,
         };
-        // A null EVD takes no completion, and then nobody has to dequeue it.
+        // A null EVD takes no completion, so none has to be dequeued.
         if let Some(pool) = srq.and_then(|at| there.srqs[at].live_mut())
             && evd.is_some()
         {
@@ -348,8 +348,7 @@ impl World {
         false
     }
 
-    /// Whichever call it is. `None`: it could not be made, for there is nothing to name; else whether a sender is
-    /// about to give up.
+    /// Makes any call. `None`: no object for it to name; else returns whether a sender is about to give up.
     pub fn call(&mut self, side: usize, op: &Op) -> Result<Option<bool>, String> {
         if let Some(slow) = self.call_post(side, op)? {
             return Ok(Some(slow));
@@ -365,7 +364,7 @@ impl World {
         Ok(done.map(|()| false))
     }
 
-    /// How many endpoints are connected: whether sequences lead anywhere.
+    /// Returns the number of connected endpoints, which shows whether sequences make progress.
     pub fn connected(&self) -> usize {
         let eps = self.sides.iter().flat_map(|side| &side.eps);
         eps.filter_map(Place::live)

@@ -1,4 +1,4 @@
-//! Sequences that once failed, or failed with a mistake made on purpose, each named for what it is about.
+//! Sequences that failed once, or failed with a deliberate mistake, each named for its subject.
 
 use super::op::{Op, Part, Remote, Step};
 use super::replay;

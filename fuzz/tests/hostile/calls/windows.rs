@@ -1,4 +1,4 @@
-//! Binding RMRs, and what a peer reaches through them.
+//! Binds of RMRs, and a peer's access through them.
 
 use udapl::{
     CompletionFlags, DtoStatus, EpState as S, LmrTriplet, MemPrivFlags, ReturnType, RmrCookie,
@@ -14,8 +14,8 @@ const LOCAL: [u32; 2] = [0x01, 0x10];
 const REMOTE: [u32; 2] = [0x02, 0x20];
 
 impl World {
-    /// A part of the other side's memory as an RDMA names it, the PZ that counts, and whether so many bytes can be
-    /// reached there. `None`: nobody can know such a name.
+    /// Returns a part of the other side's memory as an RDMA names it, the PZ that counts, and whether that many bytes
+    /// can be accessed there. `None`: no program can know such a name.
     pub fn remote(
         &self,
         side: usize,
@@ -46,7 +46,7 @@ impl World {
         let bound = window
             .bound
             .filter(|_| !remote.stale && place.live().is_some());
-        // Where the window is; or else anywhere.
+        // Within the window, if there is one; or else anywhere.
         let start = match bound {
             Some(bound) => there.lmrs[bound.lmr].live()?.created.registered_address + bound.at,
             None => there.lmrs[lmr].any()?.created.registered_address,

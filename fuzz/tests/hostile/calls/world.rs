@@ -1,4 +1,4 @@
-//! The two adapters and the model, side by side: a step is called on the one and looked up in the other.
+//! The two adapters and the model, side by side: a step is called on the adapters and compared with the model.
 
 use std::fmt::Debug;
 use std::ops::{Deref, DerefMut};
@@ -16,10 +16,10 @@ use udapl::{
 use super::model::{Ep, Expected, Place, Side};
 use super::op::Step;
 
-/// What a call may come to: done, or refused with this type.
+/// Result of a call: success, or an error of this type.
 pub type Verdict = Result<(), ReturnType>;
 
-/// An adapter, there but for the moment in which it is closed and opened again.
+/// An adapter; empty only while it is closed and opened again.
 pub struct Adapter(Option<Ia>);
 
 impl Adapter {
@@ -50,16 +50,16 @@ pub struct World {
     pub fabric: Fabric,
     pub ias: [Adapter; 2],
     pub registry: Registry,
-    /// What is registered, by its place.
+    /// True for each place with a registered provider.
     pub registered: [bool; super::op::PLACES],
     pub sides: [Side; 2],
-    /// Adapters ever opened again.
+    /// Number of openings after a close.
     pub lives: u64,
-    /// Regions ever made.
+    /// Number of regions made.
     pub regions: u64,
 }
 
-/// Compares what a call returned with what it should have.
+/// Compares the result of a call with the expected one.
 pub fn compare<T: Debug>(got: DatResult<T>, want: Verdict) -> Result<Option<T>, String> {
     match (got, want) {
         (Ok(value), Ok(())) => Ok(Some(value)),
@@ -77,7 +77,7 @@ pub fn equal<T: Debug + PartialEq>(what: &str, got: T, want: T) -> Result<(), St
     }
 }
 
-/// What a name that may name nothing should come to.
+/// Returns the expected result for a name of a possibly missing object.
 pub fn named<T>(place: &Place<T>) -> Verdict {
     place.live().map(|_| ()).ok_or(ReturnType::InvalidHandle)
 }
@@ -101,7 +101,7 @@ impl World {
         }
     }
 
-    /// One step, and everything that follows from it. False: there was nothing to call.
+    /// Runs one step with all its effects. False: no object for the call.
     pub fn step(&mut self, step: &Step) -> Result<bool, String> {
         let Some(slow) = self.call(step.side, &step.op)? else {
             return Ok(false);
@@ -113,7 +113,7 @@ impl World {
         Ok(true)
     }
 
-    /// What the asynchronous EVD and the agents of a side say is what they should.
+    /// Compares the asynchronous events and the agent calls of a side with the model.
     fn hear(&mut self, side: usize) -> Result<(), String> {
         let (ia, model) = (&mut self.ias[side], &mut self.sides[side]);
         let evd = ia.async_evd();
@@ -134,7 +134,7 @@ impl World {
         Ok(())
     }
 
-    /// Both sides run until nothing is left to do; `slow` if that includes a sender that gives up.
+    /// Runs both sides until nothing is left to do; `slow` if a sender is to give up meanwhile.
     fn settle(&mut self, slow: bool) {
         let (turns, time) = if slow {
             (8, Duration::from_millis(10))
@@ -148,20 +148,20 @@ impl World {
         self.look();
     }
 
-    /// Both sides see what there is to see. An error is noticed by who looks at the EVD it is on, and giving an EVD
-    /// the CNO it has is a look that changes nothing.
+    /// Lets both sides handle all input. An error is noticed by a call on its EVD; setting the CNO that an EVD
+    /// already has is such a call without other effect.
     fn look(&mut self) {
         for (ia, side) in self.ias.iter_mut().zip(&self.sides) {
             ia.progress();
             for evd in side.evds.iter().filter_map(Place::live) {
                 let cno = evd.cno.and_then(|at| side.cnos[at].live());
-                // The handles are good; what else there is to say is found by the next step.
+                // The handles are valid; the next step finds any other error.
                 let _looked = ia.evd_modify_cno(evd.handle, cno.map(|cno| cno.handle));
             }
         }
     }
 
-    /// The connection of an endpoint ends, at both sides; what each is told.
+    /// Ends the connection of an endpoint at both sides, with the events of each.
     pub fn disconnect(&mut self, side: usize, ep: usize, here: &[Kind], there: &[Kind]) {
         let peer = self.sides[side].eps[ep].live().and_then(|ep| ep.peer);
         self.sides[side].end(ep, here);
@@ -170,7 +170,7 @@ impl World {
         }
     }
 
-    /// An attempt of an endpoint is over before the other side decided about it.
+    /// Ends an attempt of an endpoint before the other side has decided about it.
     pub fn abandon(&mut self, side: usize, ep: usize) {
         for cr in &mut self.sides[1 - side].crs {
             if cr.from == Some(ep) {
@@ -179,7 +179,7 @@ impl World {
         }
     }
 
-    /// An event was taken from an EVD, or there was none.
+    /// Compares the result of a dequeue from an EVD with the model.
     pub fn taken(&mut self, side: usize, evd: usize, event: Option<Event>) -> Result<(), String> {
         let queue = match self.sides[side].evds[evd].live_mut() {
             Some(evd) => &mut evd.queue,
@@ -235,7 +235,7 @@ impl World {
         Ok(())
     }
 
-    /// The end of a sequence: nothing is left behind in the device.
+    /// Ends a sequence, and checks that no object is left in the device.
     pub fn close(self) -> Result<(), String> {
         let Self {
             fabric, mut ias, ..
@@ -258,7 +258,7 @@ impl World {
     }
 }
 
-/// The type of an error.
+/// Returns the type of an error.
 pub fn kind(error: DatError) -> ReturnType {
     error.return_type()
 }

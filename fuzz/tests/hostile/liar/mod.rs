@@ -1,11 +1,11 @@
 //! A device that lies.
 //!
-//! Behind it is a whole simulated function, so that a driver gets far before anything is odd. In front of it, on
-//! certain occasions (each register write is one, and each time the driver sleeps), one [`Lie`] is told: an answer that
-//! is changed after the fact, an entry of a queue that nobody wrote, a register that reads otherwise, an interrupt for
-//! nothing. The liar knows of the driver what a device knows: the commands it was given, and the memory they name.
+//! Behind it is a whole simulated function, so that a driver gets far before the first lie. In front of it, on
+//! certain occasions (each register write is one, and each sleep of the driver), one [`Lie`] is told: a changed
+//! answer, a forged queue entry, a false register value, a spurious interrupt. The liar knows of the driver only what
+//! a device knows: the commands it was given, and the memory they name.
 //!
-//! Time passes a little whenever the driver looks at the clock, as it does in the world; and a driver that neither ends
+//! Time advances a little whenever the driver reads the clock, as it does in the world; a driver that neither ends
 //! nor sleeps is taken for one that hangs.
 
 use bolero::TypeGenerator;
@@ -18,30 +18,30 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Register writes and sleeps of a driver that is still going somewhere.
+/// Register writes and sleeps after which a driver is taken for one that hangs.
 const MOST_OCCASIONS: u64 = 400_000;
-/// What one look at the clock costs.
+/// Virtual time that each read of the clock takes.
 const LOOK: Duration = Duration::from_nanos(200);
 const UAR_BYTES: u64 = 4_096;
 
-/// Something untrue.
+/// A lie of the device.
 #[derive(Clone, Debug, TypeGenerator)]
 pub enum Lie {
-    /// About the last command: bytes of the output in its entry.
+    /// In the last command's entry: flips bits of the output.
     Output { at: u8, bits: u8 },
-    /// The dword every creation puts its number in.
+    /// The dword in which every creation returns its number.
     Number { value: u32 },
     /// A whole output of this byte, mailboxes too; the status stays good.
     Filled { byte: u8 },
-    /// Bytes of its first mailbox: data, next pointer, token, signature.
+    /// Bytes of the command's first mailbox: data, next pointer, token, signature.
     Mailbox { at: u16, bits: u8 },
-    /// A dword of its mailboxes.
+    /// A dword of the command's mailboxes.
     Dword { at: u16, value: u32 },
-    /// Its status and syndrome.
+    /// The command's status and syndrome.
     Status { status: u8, syndrome: u32 },
-    /// Its delivery status; with the lowest bit it was never answered.
+    /// The command's delivery status; with the lowest bit the command is never answered.
     Delivery { status_own: u8 },
-    /// An event nobody wrote, where the driver looks for the next one.
+    /// A forged event, in the entry that the driver reads next.
     Event {
         queue: u8,
         kind: EventKind,
@@ -49,7 +49,7 @@ pub enum Lie {
         bytes: [u8; 4],
         ahead: u8,
     },
-    /// A completion nobody wrote, likewise.
+    /// A forged completion, in the entry that the driver reads next.
     Completion {
         of: Of,
         opcode: u8,
@@ -58,17 +58,17 @@ pub enum Lie {
         syndrome: u8,
         ahead: u8,
     },
-    /// Bytes where completions are.
+    /// Changed bytes of a completion queue.
     CompletionBytes { queue: u8, at: u16, bits: u8 },
-    /// A register.
+    /// A false register value.
     Register { which: u8, value: u32 },
     /// Configuration space reads as ones from now on.
     Gone { really: u8 },
-    /// Every interrupt.
+    /// All interrupts are raised.
     Interrupts,
 }
 
-/// Events worth telling.
+/// Events that matter to a driver.
 #[derive(Clone, Copy, Debug, TypeGenerator)]
 pub enum EventKind {
     Commands,
@@ -84,11 +84,10 @@ pub enum EventKind {
     Any(u8),
 }
 
-/// Whose a completion is.
+/// Owner of a completion.
 #[derive(Clone, Copy, Debug, TypeGenerator)]
 pub enum Of {
-    /// Of a queue pair the driver has, in the completion queue it has for it: QP 1 or one of the
-    /// consumer's.
+    /// A queue pair of the driver, in its completion queue: QP 1 or one of the consumer's.
     Known(u8),
     Unknown {
         queue: u8,
@@ -97,7 +96,7 @@ pub enum Of {
     },
 }
 
-/// When a lie is told: so many occasions after the last.
+/// A lie and its time: the number of occasions since the last one.
 #[derive(Clone, Debug, TypeGenerator)]
 pub struct Deed {
     after: u8,
@@ -112,13 +111,13 @@ struct Command {
 struct Ring {
     iova: u64,
     log_size: u32,
-    /// Doorbell record; 0 for event queues.
+    /// Address of the doorbell record; 0 for event queues.
     record: u64,
     number: u32,
     consumer: u32,
 }
 
-/// Everything about the liar that changes.
+/// The liar's mutable state.
 pub struct State {
     maps: BTreeMap<u64, (SharedMemory, usize, usize)>,
     interrupts: Vec<Interrupt>,
@@ -132,9 +131,9 @@ pub struct State {
     eqs: Vec<Ring>,
     cqs: Vec<Ring>,
     qpns: Vec<u32>,
-    /// Truth only, from now on.
+    /// No lies from now on.
     honest: bool,
-    /// Lies come thick and fast.
+    /// Lies come at short intervals.
     busy: bool,
 }
 
@@ -145,7 +144,7 @@ pub struct Liar {
     bar: SharedMemory,
     state: Mutex<State>,
     clock: Arc<dyn Clock>,
-    /// Time spent looking at the clock, nanoseconds.
+    /// Time spent reading the clock, nanoseconds.
     looked: AtomicU64,
     this: std::sync::Weak<Liar>,
 }
@@ -194,7 +193,7 @@ impl Liar {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lies from now on, at short intervals: the driver is open.
+    /// Sets the lies from now on, at short intervals: the driver is open.
     pub fn set_deeds(&self, deeds: Vec<Deed>) {
         let mut state = self.state();
         state.deeds = deeds.into_iter();
@@ -202,7 +201,7 @@ impl Liar {
         state.busy = true;
     }
 
-    /// Truth only, from now on. The driver has ended, and with it every mapping.
+    /// Ends all lies. The driver has ended, and with it every mapping.
     pub fn repent(&self) {
         let mut state = self.state();
         assert!(
@@ -215,7 +214,8 @@ impl Liar {
         state.occasions = 0;
     }
 
-    /// A register was written, the driver sleeps, or so much time has passed: time for a lie, perhaps.
+    /// Handles an occasion (a register write, a sleep of the driver, or enough passed time), and tells a lie if one
+    /// is due.
     pub fn occasion(&self) {
         let mut state = self.state();
         state.occasions += 1;
@@ -272,7 +272,7 @@ impl State {
         self.write(iova, &[byte[0] ^ bits]);
     }
 
-    /// Remembers a command before it is executed.
+    /// Records a command before it is executed.
     fn note_command(&mut self, slot: u64) {
         let mut entry = [0; 64];
         self.read(self.queue + slot * 64, &mut entry);
@@ -288,7 +288,7 @@ impl State {
         self.last = Some(Command { slot, outputs });
     }
 
-    /// Remembers what a command created.
+    /// Records the object that a command created.
     fn note_creation(&mut self, slot: u64) {
         let mut entry = [0; 64];
         self.read(self.queue + slot * 64, &mut entry);
@@ -337,7 +337,7 @@ impl State {
         }
     }
 
-    /// Completion queue, queue pair and owner.
+    /// Returns the completion queue, queue pair and owner.
     fn resolve(&self, of: Of) -> (usize, u32, u32) {
         match of {
             // The order in which the driver makes them.
@@ -374,7 +374,7 @@ impl State {
                 }
             }),
             Lie::Dword { at, value } => self.about_mailboxes(|state, mailbox, number| {
-                // Most of what is said stands at the beginning of a page.
+                // Most fields are at the beginning of a page.
                 if number == u64::from(at >> 15) {
                     state.write(mailbox + u64::from(at) % 128 * 4, &value.to_be_bytes());
                 }
@@ -402,7 +402,7 @@ impl State {
                 ahead,
             } => {
                 let (queue, qpn, owner) = self.resolve(of);
-                // Requests and receives, done and failed, mostly.
+                // Mostly requests and receives, done and failed.
                 let opcode = if opcode < 192 {
                     [0, 2, 13, 14][usize::from(opcode) % 4]
                 } else {
@@ -503,7 +503,7 @@ impl State {
             }
             EventKind::Any(kind) => kind,
         };
-        // Nearly always the very next one.
+        // Nearly always the very next entry.
         let index = ring.consumer.wrapping_add(u32::from(ahead / 64));
         eqe[0x3f] = u8::from(index >> ring.log_size & 1 == 1);
         self.write(
@@ -625,7 +625,7 @@ impl Device for Liar {
     }
 }
 
-/// The world's time, plus what looking at it has cost.
+/// The world's time, plus the time that reads of it have taken.
 struct LiarClock(Arc<Liar>);
 
 impl Clock for LiarClock {

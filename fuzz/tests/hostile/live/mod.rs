@@ -1,9 +1,9 @@
 //! Two simulated functions with connected queue pairs, built command by command.
 //!
-//! No driver is between a test and the device: rings, doorbell records, keys and every other byte lie at places the
-//! test knows, so that it can spoil them one by one. Each function has several reliable queue pairs, joined to those of
-//! the other with the same number, and each queue pair has everything of its own: completion queue, doorbell records, a
-//! page of data with a key for just that page, and a page of canaries on either side of it that no key covers.
+//! No driver is between a test and the device: rings, doorbell records, keys and all other bytes are at addresses the
+//! test knows, so that it can corrupt them one by one. Each function has several reliable queue pairs, connected to
+//! those of the other function with the same index. Each queue pair has its own completion queue, doorbell records, a
+//! page of data with a key for just that page, and on either side of it a page of canaries that no key covers.
 
 #![allow(dead_code, reason = "each harness uses its part")]
 
@@ -14,7 +14,7 @@ use driver::Device;
 use hw_sim::{Drive, LinkFaults, Profile, Sim, SimConfig};
 use mlx_prm::*;
 
-/// Queue pairs of each function: the one under attack and the healthy one.
+/// Index of the queue pair under attack; the healthy one follows.
 pub const ATTACKED: usize = 0;
 pub const HEALTHY: usize = 1;
 /// Bytes of a page, and of each queue pair's data.
@@ -23,7 +23,7 @@ pub const PAGE: usize = 4096;
 pub const RECEIVES: u32 = 16;
 /// Send blocks, 64 bytes each.
 pub const BLOCKS: u32 = 32;
-/// Where the send ring begins.
+/// Offset of the send ring in its page.
 pub const SEND_RING: usize = RECEIVES as usize * 64;
 /// First PSN of every queue pair, close to the wrap.
 pub const FIRST_PSN: u32 = 0xff_fffc;
@@ -33,14 +33,14 @@ const VARIANT: u32 = 0x42;
 const CANARY: u8 = 0xc5;
 const LOG_CQ: u32 = 7;
 
-/// A queue pair and what belongs to it; places are offsets in the bench's memory.
+/// A queue pair and its memory; places are offsets in the bench's memory.
 pub struct Live {
     pub qpn: u32,
     pub cq: CompletionQueue,
     /// The page of rings: receives, then sends.
     pub ring: usize,
     pub record: usize,
-    /// The page of data, and its address, which is its DMA address too.
+    /// Offset of the data page, and its address, which is its DMA address too.
     pub data: usize,
     pub va: u64,
     pub key: u32,
@@ -58,8 +58,8 @@ pub struct End {
     pub qps: Vec<Live>,
 }
 
-/// Bits to flip here and there: half the time none, then one, then up to three bytes. What is spoilt everywhere is
-/// refused at the first look.
+/// Bits to flip: half the time none, then one, then up to three bytes. More damage would be refused at the first
+/// check.
 #[derive(Clone, Copy, Debug, TypeGenerator)]
 pub struct Spoil {
     how_much: u8,
@@ -67,7 +67,7 @@ pub struct Spoil {
 }
 
 impl Spoil {
-    /// Whether it does anything; half the time not.
+    /// Returns whether any bit is flipped; half the time none.
     pub fn any(self) -> bool {
         self.how_much >= 128
     }
@@ -87,12 +87,12 @@ impl Spoil {
     }
 }
 
-/// A deed that ends most stories, and is therefore seldom done.
+/// Chance of an action that ends most cases, and is therefore rare.
 #[derive(Clone, Copy, Debug, TypeGenerator)]
 pub struct Seldom(u8);
 
 impl Seldom {
-    /// One time in sixteen.
+    /// Returns true one time in sixteen.
     pub fn now(self) -> bool {
         self.0 < 16
     }
@@ -117,7 +117,7 @@ pub fn gid(number: u8) -> [u8; 16] {
     [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, number]
 }
 
-/// A data segment as it stands in a WQE.
+/// Returns a data segment of a WQE.
 pub fn data_segment(key: u32, va: u64, bytes: u32) -> Vec<u8> {
     let mut segment = DataSeg::new();
     segment.set_lkey(key).set_addr(va).set_byte_count(bytes);
@@ -125,7 +125,7 @@ pub fn data_segment(key: u32, va: u64, bytes: u32) -> Vec<u8> {
 }
 
 impl End {
-    /// A function that is up and has its queue pairs, in RESET.
+    /// Returns a function that is up and has its queue pairs, in RESET.
     pub fn new(sim: &Sim, number: u8) -> Self {
         let bench = Bench::in_world(sim, small(&format!("end{number}"), number));
         let mut end = Self::power_on(bench, number);
@@ -133,7 +133,7 @@ impl End {
         end
     }
 
-    /// Everything but queue pairs, on a function that was just reset.
+    /// Creates everything but queue pairs, on a function that was just reset.
     pub fn power_on(mut bench: Bench, number: u8) -> Self {
         bench.start();
         bench.exec(&EnableHcaIn::new()).unwrap();
@@ -151,12 +151,12 @@ impl End {
         }
     }
 
-    /// A reliable queue pair in RESET.
+    /// Creates a reliable queue pair in RESET.
     pub fn create_qp(&mut self) -> Live {
         self.create_queues(ServiceType::RC)
     }
 
-    /// The queue pair that serves QP 1, ready to send and receive.
+    /// Creates the queue pair that serves QP 1, ready to send and receive.
     pub fn create_gsi(&mut self) -> Live {
         let live = self.create_queues(ServiceType::QP1);
         let qpn = Qpn::new(live.qpn);
@@ -181,7 +181,7 @@ impl End {
         live
     }
 
-    /// Queues of a service type, in RESET.
+    /// Creates queues of a service type, in RESET.
     fn create_queues(&mut self, service: ServiceType) -> Live {
         let Resources { uar, pd, .. } = self.resources;
         let cq = self
@@ -250,7 +250,7 @@ impl End {
         }
     }
 
-    /// RESET to RTS, towards a queue pair of the function `peer`.
+    /// Moves a queue pair from RESET to RTS, towards a queue pair of the function `peer`.
     pub fn connect(&mut self, which: usize, peer: u8, remote_qpn: u32) {
         let qpn = Qpn::new(self.qps[which].qpn);
         let mut init = Rst2InitQpIn::for_qp(qpn, 0);
@@ -290,7 +290,7 @@ impl End {
         self.bench.exec(&rts).unwrap();
     }
 
-    /// Any state to RESET, with the counters software keeps.
+    /// Moves a queue pair from any state to RESET, and its software counters to zero.
     pub fn reset_qp(&mut self, which: usize) {
         let mut reset = ToRstQpIn::new();
         reset.set_qpn(self.qps[which].qpn);
@@ -300,7 +300,7 @@ impl End {
         self.bench.memory.store_be64(live.record, 0);
     }
 
-    /// Puts bytes at the end of a send queue and tells the record.
+    /// Writes bytes at the end of a send queue and updates the doorbell record.
     pub fn place(&mut self, which: usize, wqe: &[u8]) {
         let live = &mut self.qps[which];
         for (n, chunk) in wqe.chunks(64).enumerate() {
@@ -338,7 +338,7 @@ impl End {
             .store_be32(live.record, u32::from(live.receives));
     }
 
-    /// The next completion, consumed.
+    /// Returns the next completion, and consumes it.
     pub fn poll(&mut self, which: usize) -> Option<Cqe64> {
         let live = &mut self.qps[which];
         let slot = (live.consumed & ((1 << LOG_CQ) - 1)) as usize;
@@ -354,7 +354,7 @@ impl End {
         Some(cqe)
     }
 
-    /// What no key covers is as it was.
+    /// Checks that memory without a key is unchanged.
     pub fn check_canaries(&self) {
         for live in &self.qps {
             for page in [live.data - PAGE, live.data + PAGE] {
@@ -370,7 +370,7 @@ impl End {
         }
     }
 
-    /// Health syndrome of the firmware.
+    /// Returns the health syndrome of the firmware.
     pub fn syndrome(&self) -> u8 {
         self.bench.bar.load_u8(0x23d)
     }
@@ -383,14 +383,14 @@ pub struct World {
     pub b: End,
 }
 
-/// Things the world may do without time moving, before it counts as stuck.
+/// Steps without progress of time after which the world counts as stuck.
 const MOST_STEPS: usize = 20_000;
 
-/// Virtual microseconds in which a message of the healthy queue pairs is there and acknowledged.
+/// Virtual microseconds in which a message of the healthy queue pairs arrives and is acknowledged.
 pub const MOST_US: u64 = 5;
 
 impl World {
-    /// All queue pairs connected, the world stepped from now on.
+    /// Connects all queue pairs; the world is stepped from now on.
     pub fn new() -> Self {
         let sim = Sim::new(SimConfig {
             seed: 1,
@@ -406,7 +406,7 @@ impl World {
         Self { sim, a, b }
     }
 
-    /// The attacked queue pairs from RESET to RTS again.
+    /// Moves the attacked queue pairs from RESET to RTS again.
     pub fn reconnect(&mut self) {
         self.a.reset_qp(ATTACKED);
         self.b.reset_qp(ATTACKED);
@@ -414,12 +414,12 @@ impl World {
         self.b.connect(ATTACKED, 1, self.a.qps[ATTACKED].qpn);
     }
 
-    /// Lets the world go on for some virtual time, and sees that it does.
+    /// Lets the world run for some virtual time, and checks that it does.
     pub fn run(&self, microseconds: u64) {
         run(&self.sim, microseconds);
     }
 
-    /// One message from `a` to `b` through the healthy queue pairs, which nobody has touched, in virtual microseconds.
+    /// Sends one message from `a` to `b` through the healthy queue pairs, and records its virtual microseconds.
     pub fn check_healthy(&mut self, longest: &Longest) {
         let text = b"untouched";
         let (from, to) = (&self.a.qps[HEALTHY], &self.b.qps[HEALTHY]);
@@ -456,7 +456,7 @@ impl World {
         assert_eq!(&arrived, text);
     }
 
-    /// Resets function `a` and sees that nothing of it is left, then brings it up again.
+    /// Resets function `a` and checks that nothing of it is left, then starts it again.
     pub fn check_reset(self) {
         let Self { sim, a, .. } = self;
         let number = a.number;
@@ -473,7 +473,7 @@ impl World {
     }
 }
 
-/// A signalled SEND of the first bytes of the data.
+/// Returns a signalled SEND of the first bytes of the data.
 pub fn send(live: &Live, bytes: u32) -> Vec<u8> {
     let mut control = CtrlSeg::new();
     control
@@ -488,7 +488,7 @@ pub fn send(live: &Live, bytes: u32) -> Vec<u8> {
     wqe
 }
 
-/// Steps a world for some virtual time. Whatever the functions were told, time must go on.
+/// Steps a world for some virtual time, which must advance whatever the functions were told.
 pub fn run(sim: &Sim, microseconds: u64) {
     let clock = sim.clock();
     let end = clock.now().0 + microseconds * 1_000;

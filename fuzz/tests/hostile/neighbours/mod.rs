@@ -1,7 +1,7 @@
 //! Hostile frames and any history against the neighbour module.
 //!
-//! Two of them live on one link: what one sends reaches the other, another time, changed, or not at all, beside frames
-//! that nobody sent. Each is run twice from one seed, and both runs have to be the same.
+//! Two of them live on one link: a frame that one sends reaches the other, at another time, changed, or not at all,
+//! beside forged frames. Each history is run twice from one seed, and both runs have to be the same.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -15,13 +15,13 @@ use neighbour::{
 const MACS: [Mac; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 const STATIC: Mac = [2, 0, 0, 0, 0, 9];
 const HONEST: Mac = [2, 0, 0, 0, 0, 3];
-/// What nobody has but by a static entry.
+/// Addresses that resolve only by a static entry.
 const FIXED: [u8; 2] = [40, 41];
 const NEIGHBOURS: usize = 8;
 const FRAMES: usize = 16;
 const EVENTS: usize = 16;
 
-/// An address of either family, by number; link-local ones of EUI-64 among them.
+/// Returns an address of either family, by number; link-local ones of EUI-64 among them.
 fn address(number: u8) -> IpAddr {
     let last = number % 48;
     match number % 3 {
@@ -31,7 +31,7 @@ fn address(number: u8) -> IpAddr {
     }
 }
 
-/// An address that nobody else has, beside one.
+/// Returns an address that no other station has, for a neighbour.
 fn honest_address(number: u8) -> IpAddr {
     match address(number) {
         IpAddr::V4(_) => Ipv4Addr::new(10, 0, 0, 99).into(),
@@ -39,14 +39,14 @@ fn honest_address(number: u8) -> IpAddr {
     }
 }
 
-/// The VLAN of a number: often none.
+/// Returns the VLAN of a number: often none.
 fn vlan(number: u8) -> Option<Vlan> {
     number
         .is_multiple_of(4)
         .then_some(Vlan { id: 5, priority: 3 })
 }
 
-/// What happens.
+/// One event.
 #[derive(Clone, Debug, TypeGenerator)]
 enum Action {
     Add {
@@ -73,23 +73,23 @@ enum Action {
         source: u8,
         destination: u8,
     },
-    /// A frame on the wire arrives, at whom it was sent to or at its sender; it may stay on the wire.
+    /// A frame on the wire arrives at its receiver or at its sender; it may stay on the wire.
     Deliver {
         which: u8,
         back: bool,
         stays: bool,
     },
-    /// It arrives with some bytes changed; checksums are made good, or not.
+    /// It arrives with some bytes changed; its checksums are corrected, or not.
     Corrupt {
         which: u8,
         changes: Vec<(u8, u8)>,
         mend: bool,
     },
-    /// Nothing of it arrives.
+    /// It is lost.
     Lose {
         which: u8,
     },
-    /// A frame that nobody sent.
+    /// A forged frame.
     Forge {
         at: bool,
         bytes: Vec<u8>,
@@ -113,7 +113,7 @@ fn checksum(bytes: impl Iterator<Item = u8>) -> u16 {
     !u16::try_from(sum).expect("folded")
 }
 
-/// Makes the checksums of a frame good, as far as it has any: without that, little gets in.
+/// Corrects the checksums of a frame, as far as it has any: otherwise few inputs pass the first check.
 fn mend(frame: &mut [u8]) {
     let start = if frame.get(12..14) == Some(&[0x81, 0x00]) {
         18
@@ -159,9 +159,9 @@ fn mend(frame: &mut [u8]) {
 struct World {
     stations: [Neighbours; 2],
     now: Duration,
-    /// From whom, and what.
+    /// Sender and frame.
     wire: Vec<(usize, Vec<u8>)>,
-    /// All that was said to callers.
+    /// All events returned to callers.
     told: Vec<(usize, Event)>,
 }
 
@@ -269,7 +269,7 @@ impl World {
                 };
                 let (from, mut frame) = self.wire.remove(which);
                 for &(place, byte) in changes {
-                    // Both MACs stay, so that it is taken in.
+                    // Both MACs stay, so that the frame is accepted.
                     if let Some(old) = frame[12..].get_mut(usize::from(place)) {
                         *old ^= byte;
                     }
@@ -306,10 +306,10 @@ impl World {
         }
     }
 
-    /// An honest neighbour that has just come, with a wire of its own, and the first station find each other.
+    /// Lets the first station and an honest new neighbour, with a wire of its own, find each other.
     fn honest(&mut self, ours: IpAddr, theirs: IpAddr, longest: &Longest) {
         let (station, now) = (&mut self.stations[0], self.now);
-        // An address that is not certain yet asks nobody (RFC 4429, 3.3).
+        // A tentative address must not be used to send requests (RFC 4429, 3.3).
         let config = Config {
             detection: Detection::Never,
             ..Config::new(HONEST, 7)
@@ -344,7 +344,7 @@ impl World {
         longest.took(found.expect("they find each other"));
     }
 
-    /// Takes what there is, and looks whether everything is bounded.
+    /// Takes frames and events, and checks that all tables are bounded.
     fn drain(&mut self) {
         for (at, station) in self.stations.iter_mut().enumerate() {
             let mut out = [0; MOST_FRAME_BYTES];
@@ -383,7 +383,7 @@ impl World {
     }
 }
 
-/// Bytes without any help are refused, never more.
+/// Arbitrary bytes are refused, without a panic.
 #[test]
 fn frames_of_any_bytes_are_survived() {
     check!().for_each(|bytes: &[u8]| {
@@ -405,16 +405,16 @@ fn frames_of_any_bytes_are_survived() {
     });
 }
 
-/// Turns of a station and its honest neighbour until the one has found the other: one each for question and answer.
+/// Turns of a station and its honest neighbour until resolution: one for the request, one for the answer.
 const MOST_TURNS: u64 = 2;
 
-/// Whatever a stranger says to a station, whatever it asks for meanwhile, an honest neighbour is found, and finds it.
+/// Under any forged frames and requests at a station, an honest neighbour is found, and finds the station.
 #[test]
 fn an_honest_neighbour_is_found_in_one_round_trip_whatever_is_forged() {
     static BESIDE: Longest = Longest::new("forged frames of neighbours", "turns", MOST_TURNS);
     check!().with_type::<Vec<Action>>().for_each(|actions| {
         let mut world = World::new(Detection::Never);
-        // Of each family one, outside of what the others may have.
+        // One of each family, outside of the other addresses.
         let addresses = [3, 4].map(|number| [address(number), honest_address(number)]);
         for ours in [3, 4] {
             world.act(&Action::Add {
@@ -426,7 +426,7 @@ fn an_honest_neighbour_is_found_in_one_round_trip_whatever_is_forged() {
         }
         world.drain();
         for (number, action) in actions.iter().enumerate() {
-            // What the station says and does itself is honest here.
+            // The station's own frames and calls are honest here.
             let is_ours = matches!(
                 action,
                 Action::Add { at: false, .. }
@@ -447,7 +447,7 @@ fn an_honest_neighbour_is_found_in_one_round_trip_whatever_is_forged() {
     BESIDE.tell();
 }
 
-/// Whatever happens between two stations and beside them, what is kept is bounded, static entries win, and one seed is
+/// Under any history of two stations and forged frames, tables are bounded, static entries win, and one seed gives
 /// one history.
 #[test]
 fn neighbours_survive_any_history() {
@@ -458,7 +458,7 @@ fn neighbours_survive_any_history() {
             let detection = detections[usize::from(*detection) % detections.len()];
             let mut worlds = [World::new(detection), World::new(detection)];
             for world in &mut worlds {
-                // Something to begin with: histories are short.
+                // Some initial state: histories are short.
                 for (at, number) in [
                     (false, 3),
                     (true, 6),

@@ -1,8 +1,8 @@
-//! Connect: what is refused, how, and which parameter is named.
+//! Connect: which requests are refused, the status, and the parameter it names.
 
 use super::*;
 
-/// Status and result of a Connect that is changed like this.
+/// Returns status and result of a Connect with this change.
 fn refused(
     model: &mut Model,
     at: Place,
@@ -34,7 +34,7 @@ fn each_refusal_of_an_admin_queue_has_its_status_and_names_its_parameter() {
             "{size}"
         );
     }
-    // More than the connection was made for.
+    // More entries than the connection was made for.
     let short = Place {
         entries: 16,
         ..place(0)
@@ -107,7 +107,7 @@ fn each_refusal_of_an_io_queue_has_its_status_and_names_its_parameter() {
         code(command(m, id, &sqe(0x7f, 1, [0; 4])).status),
         0x00c | DNR
     );
-    // Discovery has none.
+    // A discovery controller has no I/O queues.
     let id = ready(m, &name(DISCOVERY), HOST);
     let data = super::data(&name(DISCOVERY), HOST, id);
     let refused = m
@@ -150,7 +150,7 @@ fn every_controller_has_a_number_of_its_own_until_there_are_too_many() {
     let first = model.connect(place(0), asked(0), &data, secs(0));
     let first = first.expect("a controller");
     model.queue_lost(first.controller, 0, first.connection);
-    // Each host as many as it leaves to others, or its first sixteen.
+    // Each host gets as many as leave enough for others, or its first sixteen.
     let mut made = 0;
     for host in 0..u8::MAX {
         let from = Place {
@@ -180,7 +180,7 @@ fn every_controller_has_a_number_of_its_own_until_there_are_too_many() {
     assert_eq!(made, 1024);
 }
 
-/// Where somebody at an address connects.
+/// Returns the place of a connection from an address.
 fn from(source: [u8; 4]) -> Place {
     Place {
         source: IpAddr::from(source),
@@ -188,8 +188,8 @@ fn from(source: [u8; 4]) -> Place {
     }
 }
 
-/// Nobody needs a permission or a key for discovery: whatever one address does there, others discover, and hosts
-/// connect.
+/// Discovery needs no permission and no key: under any number of discovery controllers of one address, others
+/// discover, and hosts connect.
 #[test]
 fn discovery_controllers_of_one_address_end_each_other_and_take_no_place_of_others() {
     let mut model = model(true);
@@ -204,7 +204,7 @@ fn discovery_controllers_of_one_address_end_each_other_and_take_no_place_of_othe
         let place = from([192, 0, 2, 9]);
         let connected = model.connect(place, asked(0), &stranger, secs(round));
         made.push(connected.expect("always").controller);
-        // A property now and then makes nobody younger.
+        // Property commands do not make a controller younger.
         for id in &made {
             model.command(*id, 0, &sqe(0x7f, 4, [0, 0x1c, 0, 0]), 8, secs(round));
         }
@@ -240,7 +240,7 @@ fn where_all_discovery_places_are_taken_the_address_with_the_most_makes_room() {
     assert_eq!(many.iter().filter(|id| there(id)).count(), 254);
 }
 
-/// A host with a key counts among those of its name when it has authenticated, and until then as whoever has its
+/// A host with a key counts among those of its name when it has authenticated, and until then among those of its
 /// address.
 #[test]
 fn controllers_that_have_not_authenticated_have_a_pool_of_their_own() {

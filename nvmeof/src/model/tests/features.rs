@@ -3,7 +3,7 @@
 
 use super::*;
 
-/// How a command about a feature went: status, result.
+/// Returns status and result of a command about a feature.
 fn ask(m: &mut Model, id: u16, opcode: u8, nsid: u32, dwords: [u32; 2]) -> (u16, u64) {
     let [dword10, dword11] = dwords;
     let answer = command(m, id, &sqe(opcode, nsid, [dword10, dword11, 0, 0]));
@@ -17,7 +17,7 @@ fn mandatory_features_are_kept_as_they_are_set_until_a_reset() {
     let mut model = model(true);
     let id = ready(&mut model, &disks(), HOST);
     let m = &mut model;
-    // Feature, namespace, default, what is set, what is kept of it.
+    // Feature, namespace, default, value set, value in effect.
     let table = [
         (0x01, 0, 0x0000_0007, 0x0a14_1e03, 0x0a14_1e03),
         (0x01, 0, 0x0000_0007, 0x0a14_1eff, 0x0a14_1e07),
@@ -40,7 +40,7 @@ fn mandatory_features_are_kept_as_they_are_set_until_a_reset() {
             "{feature:#x}"
         );
         assert_eq!(ask(m, id, 0x0a, nsid, select(0)), (0, kept), "{feature:#x}");
-        // Default; saved, which nothing is; capabilities: changeable, and of a namespace.
+        // Default; saved value, which no feature has; capabilities: changeable, and of a namespace.
         assert_eq!(
             ask(m, id, 0x0a, nsid, select(1)),
             (0, default),
@@ -92,10 +92,10 @@ fn what_a_feature_cannot_be_is_refused() {
         (0x09, 2, [0x05, 1], no_namespace),
         (0x0a, 2, [0x05, 0], no_namespace),
         (0x0a, u32::MAX, [0x05, 0], no_namespace),
-        // Of all namespaces.
+        // For all namespaces.
         (0x09, u32::MAX, [0x05, 9], (0, 0)),
         (0x0a, 1, [0x05, 0], (0, 9)),
-        // Not of a namespace.
+        // Not a feature of a namespace.
         (0x09, 1, [0x01, 3], (0x10f | DNR, 0)),
         (0x09, u32::MAX, [0x01, 3], (0, 0)),
     ] {
@@ -138,7 +138,7 @@ fn the_log_of_features_names_those_that_there_are_with_their_scope() {
         let id = ready(&mut model, &subsystem, HOST);
         let page = log(&mut model, id, 0x12, 1024, 0).data;
         for feature in 0..=0xff_u32 {
-            // Capabilities are given of whatever feature there is.
+            // Capabilities are returned for every feature.
             let (status, can) = ask(&mut model, id, 0x0a, 1, [feature | 3 << 8, 0]);
             let effects = at(&page, feature as usize * 4, 4);
             assert_eq!(effects & 1 == 1, status == 0, "{feature:#x}");

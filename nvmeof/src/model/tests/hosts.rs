@@ -1,10 +1,10 @@
-//! Who may connect, and what is told to whom.
+//! Hosts that may connect, and the discovery entries each gets.
 
 use super::*;
 
 const CHANGED: u64 = 0x0070_f002;
 
-/// Entries of the discovery page: kind and name of each; generation and count before them.
+/// Returns the discovery page: generation and count, then kind and name of each entry.
 fn discovered(model: &mut Model, id: u16) -> (u64, Vec<(u64, String)>) {
     let head = log(model, id, 0x70, 1024, 0).data;
     let count = u32::try_from(at(&head, 8, 8)).expect("few");

@@ -9,12 +9,12 @@ const DATA: u64 = 1 << 16;
 const TAKEN: (u16, u64) = (0x182 | DNR, DATA);
 const KEY: &str = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
 
-/// What the first host has done.
+/// State that the first host has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum First {
-    /// It has a controller, and no queue yet.
+    /// It has a controller, and no I/O queue yet.
     Connected,
-    /// It has a queue.
+    /// It has an I/O queue.
     HasQueue,
     /// It has registered, and is gone.
     Registered,
@@ -22,9 +22,9 @@ enum First {
     Unregistered,
     /// It is gone.
     Gone,
-    /// It has a key, and has not shown that it has it.
+    /// It has a key, and has not authenticated.
     Unauthenticated,
-    /// It has a key, and has shown it.
+    /// It has a key, and has authenticated.
     Authenticated,
 }
 
@@ -43,14 +43,14 @@ fn by(subsystem: &Nqn, host: &str, id: u8, controller: u16) -> ConnectData {
     ConnectData::new([id; 16], controller, subsystem, host)
 }
 
-/// Connects a queue; the controller, or status and result.
+/// Connects a queue; returns the controller, or status and result.
 fn connect(model: &mut Model, queue: u16, data: &ConnectData) -> Result<u16, (u16, u64)> {
     let made = model.connect(place(queue), asked(queue), data, secs(0));
     made.map(|one| one.controller)
         .map_err(|refused| (code(refused.status), refused.result))
 }
 
-/// A controller that is enabled.
+/// Returns an enabled controller.
 fn enabled(model: &mut Model, host: &str, id: u8) -> Result<u16, (u16, u64)> {
     let made = connect(model, 0, &by(&disks(), host, id, 0xffff))?;
     set(model, made, 0x14, 0x0046_0001);
@@ -99,7 +99,7 @@ fn after(first: First) -> Model {
     model
 }
 
-/// Name x identifier x what the first one has done (and its key).
+/// Name x identifier x state of the first host (and its key).
 #[test]
 fn an_identifier_is_refused_to_another_name_while_the_first_one_has_it() {
     for first in ALL {
@@ -121,7 +121,7 @@ fn an_identifier_is_refused_to_another_name_while_the_first_one_has_it() {
                 "{first:?}, {host}, {id}: {made:?}"
             );
             assert!(made.is_ok() || made == Err(TAKEN), "{made:?}");
-            // Discovery has no reservations, and nothing to take away from others; nor has another subsystem.
+            // A discovery controller has no reservations, and takes nothing from others; nor does another subsystem.
             let data = by(&name(DISCOVERY), host, id, 0xffff);
             assert!(
                 connect(&mut model, 0, &data).is_ok(),
@@ -144,7 +144,7 @@ fn an_identifier_is_refused_to_another_name_while_the_first_one_has_it() {
     }
 }
 
-/// Name x identifier x number of the controller, of I/O queues.
+/// Name x identifier x number of the controller, for I/O queues.
 #[test]
 fn a_queue_is_connected_to_a_controller_of_its_name_and_identifier_alone() {
     let mut model = model(true);
@@ -169,8 +169,8 @@ fn a_queue_is_connected_to_a_controller_of_its_name_and_identifier_alone() {
     }
 }
 
-/// A controller that has not authenticated keeps no other host out. When it has authenticated later, the first I/O
-/// queue decides.
+/// A controller that has not authenticated keeps no other host out. If it authenticates later, the first I/O queue
+/// decides.
 #[test]
 fn of_two_controllers_of_an_identifier_the_first_with_a_queue_has_it() {
     for order in [[0, 1], [1, 0]] {

@@ -41,7 +41,7 @@ fn properties_are_those_of_the_table_and_no_others() {
     );
 }
 
-/// The sequences that Linux writes, and configurations that are not offered.
+/// The sequences that Linux writes, and configurations that are not supported.
 #[test]
 fn a_controller_is_enabled_reset_and_shut_down_by_its_configuration() {
     let mut model = model(true);
@@ -129,7 +129,7 @@ fn a_reset_frees_io_queues_and_event_requests() {
 fn a_silent_host_is_dead_after_its_keep_alive_time_and_one_that_speaks_is_not() {
     let mut model = model(true);
     let id = ready(&mut model, &disks(), HOST);
-    // Heard of at 1 s, 5 s of patience.
+    // The last command was at 1 s; the keep-alive time is 5 s.
     assert_eq!(model.expire(Moment::from_millis(5999)), Some(secs(6)));
     let alive = model.command(id, 0, &sqe(0x18, 0, [0; 4]), 0, secs(5));
     assert_eq!(alive, Outcome::Answered(Answer::done()));
@@ -137,7 +137,7 @@ fn a_silent_host_is_dead_after_its_keep_alive_time_and_one_that_speaks_is_not() 
     assert_eq!(model.expire(secs(10)), None);
     assert_eq!(model.take_notices(), [Notice::Over { controller: id }]);
     assert!(model.controller(id).is_none());
-    // Without a keep-alive time it lives for an hour; whoever is not enabled, or discovers, has 120 s.
+    // Without a keep-alive time it lives for an hour; a controller that is not enabled, or for discovery, has 120 s.
     let id = ready(&mut model, &disks(), HOST);
     command(&mut model, id, &sqe(0x09, 0, [0x0f, 0, 0, 0]));
     assert_eq!(
@@ -161,7 +161,7 @@ fn any_command_of_any_queue_keeps_a_controller_alive() {
     let id = ready(&mut model, &disks(), HOST);
     model.command(id, 0, &sqe(0x06, 0, [1, 0, 0, 0]), 4096, secs(5));
     assert_eq!(model.expire(secs(9)), Some(secs(10)), "an admin command");
-    // Its type is where others have the namespace.
+    // Its type is in the place of other commands' namespace.
     model.command(id, 0, &sqe(0x7f, 4, [0, 0x1c, 0, 0]), 8, secs(9));
     assert_eq!(model.expire(secs(13)), Some(secs(14)), "Property Get");
     let data = data(&disks(), HOST, id);
