@@ -19,6 +19,7 @@ mod errors;
 mod joining;
 mod limits;
 mod reach;
+mod region;
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::{BTreeMap, VecDeque};
@@ -54,6 +55,7 @@ use self::errors::ForDat;
 pub use self::joining::NetworkState;
 use self::limits::limits;
 use self::reach::Down;
+pub use self::region::Region;
 use crate::config::ProviderConfig;
 use crate::network::{Network, Way};
 use crate::queues::{Cq, Qp, Srq};
@@ -62,31 +64,6 @@ use crate::queues::{Cq, Qp, Srq};
 const MAX_OWNER: u32 = 0xff_fffe;
 /// Maximum number of datagrams that cannot be answered, of those received in one call.
 const DATAGRAMS_TO_NOBODY: usize = 64;
-
-/// A registered region.
-#[derive(Debug)]
-pub struct Region {
-    index: u32,
-    /// Keeps the device's mapping of the memory until the key is gone.
-    memory: Lent<DmaMemory>,
-}
-
-impl Drop for Region {
-    fn drop(&mut self) {
-        if !self.memory.is_returned() {
-            // The arena keeps it mapped. Its owner need not wait for the key to end.
-            self.memory.get().withdraw();
-        }
-    }
-}
-
-impl Region {
-    /// The memory.
-    #[must_use]
-    pub fn memory(&self) -> &DmaMemory {
-        self.memory.get()
-    }
-}
 
 /// A completion queue that an event may name.
 #[derive(Debug)]

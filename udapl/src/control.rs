@@ -25,6 +25,7 @@ use control::{Subject, Tell};
 use dat_core::{
     EvdFlags, EvdView, Happened, InstanceView, LatencyView, MemPrivFlags, Notice, Wanted,
 };
+use dat_mlx::InWords;
 use serde_json::Value;
 
 use crate::open::{Adapter, OpenError};
@@ -281,7 +282,7 @@ impl Observed {
                 .iter()
                 .map(|told| {
                     let ago = recorder::before(now.unwrap_or_else(|| dump.at()), told.at);
-                    format!("{ago:>12} {}", told.what)
+                    format!("{ago:>12} {}", InWords(&told.what))
                 })
                 .collect(),
         });

@@ -311,7 +311,8 @@ impl<T> StillOpen<T> {
 /// Page: dat_ia_close.
 ///
 /// # Errors
-/// [`NotClosed::InUse`]: a graceful close found objects; the error returns the adapter. [`NotClosed::Teardown`]: the device refused a step, and the adapter is closed.
+/// [`NotClosed::InUse`]: a graceful close found objects; the error returns the adapter. [`NotClosed::Teardown`]: the
+/// device refused a step, and the adapter is closed.
 pub fn ia_close(ia: Ia, flags: CloseFlags) -> Result<CloseReport, NotClosed> {
     match ia.close(flags) {
         Ok(provider) => Ok(provider.close()?),

@@ -41,8 +41,9 @@ pub fn is_of_management_lane(frame: &[u8]) -> bool {
     LrhPacket::new_checked(frame).is_ok_and(|lrh| lrh.vl() == MANAGEMENT_LANE)
 }
 
-/// Returns the reason for which a port drops a frame because of its lane: subnet management has lane 15 for itself, goes to QP 0 there, and crosses no
-/// router (IBTA volume 1, sections 3.5.10 and 14.2.1; 9.6.1.2 for the check of QP 0).
+/// Returns the reason for which a port drops a frame because of its lane: subnet management has lane 15 for itself,
+/// goes to QP 0 there, and crosses no router (IBTA volume 1, sections 3.5.10 and 14.2.1; 9.6.1.2 for the check of QP
+/// 0).
 pub fn wrong_lane(frame: &[u8]) -> Option<&'static str> {
     let lrh = LrhPacket::new_checked(frame).ok()?;
     let is_management = lrh.vl() == MANAGEMENT_LANE;

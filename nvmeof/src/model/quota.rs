@@ -116,8 +116,8 @@ impl Model {
         }
     }
 
-    /// Returns whether a controller may count among the hosts' after authentication: others may have taken the last place
-    /// since its Connect.
+    /// Returns whether a controller may count among the hosts' after authentication: others may have taken the last
+    /// place since its Connect.
     pub(super) fn has_place_after_authentication(&mut self, id: u16) -> bool {
         let Some(one) = self.controllers.get(&id) else {
             return false;

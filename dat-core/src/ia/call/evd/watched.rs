@@ -1,5 +1,5 @@
-//! Watched EVDs ([`WatchedEvds`](crate::ia::watched_evds::WatchedEvds)): the device reports when a completion queue among
-//! them has entries, and only then is that queue looked at.
+//! Watched EVDs ([`WatchedEvds`](crate::ia::watched_evds::WatchedEvds)): the device reports when a completion queue
+//! among them has entries, and only then is that queue looked at.
 
 use crate::handle::EvdKey;
 use crate::ia::instance::Ia;
