@@ -109,9 +109,11 @@ fn judge(mut graphs: Vec<Graph>, known: &[(&str, &str)], breaches: &mut Vec<Stri
             let (Some(at), Some(of), Some((.., names))) = (number(from), number(to), names) else {
                 return false;
             };
-            let before = circles(graph).len();
             graph.edges[at].insert(of, names.clone());
-            let makes_one = circles(graph).len() > before;
+            // Not by number: a circle may grow by this edge.
+            let makes_one = circles(graph)
+                .iter()
+                .any(|circle| [from, to].iter().all(|file| circle.files.contains(**file)));
             graph.edges[at].remove(&of);
             makes_one
         });
@@ -382,6 +384,33 @@ mod tests {
             judged(&[("src/b.rs", "src/a.rs"), ("src/lib.rs", "src/a.rs")]),
             [
                 "lab/src/tidy/circles.rs: src/lib.rs and src/a.rs make no circle any more: take them out of KNOWN"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_known_circle_is_known_beside_another_one_of_its_files() {
+        let sources = [
+            ("src/lib.rs", "mod a;\nmod b;\nmod c;"),
+            (
+                "src/a.rs",
+                "use crate::b::B;\nuse crate::c::C;\npub struct A;",
+            ),
+            ("src/b.rs", "use crate::a::A;\npub struct B;"),
+            ("src/c.rs", "use crate::a::A;\npub struct C;"),
+        ];
+        let files = sources.map(|(path, text)| File { path, text });
+        let mut breaches = Vec::new();
+        let known = [("src/b.rs", "src/a.rs")];
+        judge(
+            vec![imports::graph("src/lib.rs", &files)],
+            &known,
+            &mut breaches,
+        );
+        assert_eq!(
+            breaches,
+            [
+                "2 files need each other:\n    src/a.rs needs C of src/c.rs\n    src/c.rs needs A of src/a.rs"
             ]
         );
     }

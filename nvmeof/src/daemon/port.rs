@@ -141,7 +141,7 @@ impl Port {
         &self.addresses
     }
 
-    /// Returns whether no worker serves it.
+    /// Removes its addresses: it listens nowhere.
     pub(super) fn listens_no_more(&mut self) {
         self.addresses.clear();
     }

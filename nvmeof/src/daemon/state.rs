@@ -425,7 +425,7 @@ impl Daemon {
         }))
     }
 
-    /// Drops the keys of hosts that no subsystem names with a key any more.
+    /// Drops the key of this host if no subsystem names it with a key any more.
     fn forget_key(&self, host: &Nqn) {
         let mut all = self.settings.subsystems.values();
         let is_named = all.any(|of| of.hosts.get(host).is_some_and(|one| one.key.is_some()));

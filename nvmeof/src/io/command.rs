@@ -322,11 +322,7 @@ impl Io {
         match event {
             Event::Received => self.received(here),
             Event::Placed { is_late } => self.placed(is_late, here),
-            Event::Fetched => self.resume(here),
-            Event::Unblocked => {
-                self.step(Step::Unblock);
-                self.resume(here)
-            }
+            Event::Fetched | Event::Unblocked => self.resume(here),
             Event::Locked => self.locked(here),
             Event::Joined => self.execute(here),
             Event::Again => self.again(here),

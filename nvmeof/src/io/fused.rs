@@ -181,10 +181,10 @@ impl Commands {
     #[cold]
     pub(crate) fn compared(&mut self, first: u32, issuer: &Issuer<'_>) -> Do {
         let one = &mut self.ios[first as usize]; // CAST: widening.
-        let lock = one.lock.take();
         let Some(second) = one.partner.take() else {
             return Do::Refuse(Status::INTERNAL.dnr());
         };
+        let lock = one.lock.take();
         let other = &mut self.ios[second as usize]; // CAST: widening.
         other.partner = None;
         other.step(Step::Join);
@@ -245,8 +245,19 @@ impl Commands {
         })
     }
 
-    /// A lock is gone: the commands that met one, which the transport drives with [`Event::Unblocked`].
-    pub(crate) fn take_blocked(&mut self) -> Vec<u32> {
-        core::mem::take(&mut self.blocked)
+    /// Number of commands that met a locked block.
+    pub(crate) const fn blocked(&self) -> usize {
+        self.blocked.len()
+    }
+
+    /// A lock is gone: takes the command that has waited longest, which the transport drives with
+    /// [`Event::Unblocked`]. One at a time, since a command that is driven may end others that wait.
+    pub(crate) fn unblock(&mut self) -> Option<u32> {
+        if self.blocked.is_empty() {
+            return None;
+        }
+        let at = self.blocked.remove(0);
+        self.ios[at as usize].step(Step::Unblock); // CAST: widening.
+        Some(at)
     }
 }

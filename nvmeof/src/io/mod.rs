@@ -57,11 +57,13 @@ use permit::{permit, status_of};
 /// The commands of a worker, with what they need: namespaces, buffers, disks.
 pub(crate) struct Commands {
     pub ios: Vec<Io>,
+    /// The worker's number, for log lines.
+    worker: u32,
     pub lists: LocalLists,
     pub buffers: Buffers,
     pub memory: Memory,
     pub disks: Disks,
-    /// Writes that met a locked block.
+    /// Writes, and first ones of pairs, that met a locked block.
     blocked: Vec<u32>,
     /// Commands for which something is done because of another one, in order.
     others: Vec<(u32, Do)>,
@@ -69,13 +71,14 @@ pub(crate) struct Commands {
 }
 
 impl Commands {
-    /// A table of `count` commands.
-    pub(crate) fn new(count: u32, buffers: u32, memory: Memory, disks: Disks) -> Self {
+    /// A worker's table of `count` commands.
+    pub(crate) fn new(worker: u32, count: u32, buffers: u32, memory: Memory, disks: Disks) -> Self {
         let is_any_lost = Arc::new(AtomicBool::new(false));
         Self {
             ios: (0..count)
                 .map(|number| Io::new(number, &is_any_lost))
                 .collect(),
+            worker,
             lists: LocalLists::default(),
             buffers: Buffers::new(buffers),
             memory,
@@ -157,8 +160,15 @@ impl Commands {
                 }
                 Do::Pair => return self.join(at, issuer),
                 Do::Compared => return self.compared(at, issuer),
+                Do::Put => {
+                    // A null disk's read answers with zeros, and needs its buffer no more.
+                    if let (Some(DataBuffer::Zeros), Some(buffer)) = (io.buffer, io.second) {
+                        io.second = None;
+                        self.buffers.give_back(buffer);
+                    }
+                    return Do::Put;
+                }
                 act @ (Do::Fetch
-                | Do::Put
                 | Do::Respond
                 | Do::Refuse(_)
                 | Do::Model
@@ -186,7 +196,7 @@ impl Commands {
             Ok(bytes) => io.moved = u32::try_from(bytes).unwrap_or(u32::MAX),
             Err(error) => {
                 let (nsid, opcode) = (io.sqe.nsid.get(), io.sqe.opcode);
-                tracing::warn!(nsid, opcode, %error, "disk");
+                tracing::warn!(worker = self.worker, nsid, opcode, %error, "disk");
                 io.status = status_of(&error, opcode);
                 io.moved = 0;
             }

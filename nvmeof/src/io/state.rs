@@ -52,7 +52,7 @@ pub(crate) enum State {
     Paired,
     /// It waits until no worker has a write at its block.
     Locking,
-    /// It is a write that waits until its block is unlocked.
+    /// It is a write, or the first of a pair, and waits until its block is unlocked.
     Blocked,
     /// A disk, or the thread of authentications, has it.
     Executing,

@@ -86,7 +86,7 @@ impl Model {
                 }
                 Status::EVENT_LIMIT.dnr().into()
             }
-            // Bit 0: the command was not aborted. Commands are never held back, so there is nothing to abort.
+            // Bit 0: the command was not aborted. Abort is best effort, and aborts nothing here.
             admin::ABORT => Answer::result(1),
             _ => Status::INVALID_OPCODE.dnr().into(),
         };

@@ -137,7 +137,7 @@ impl Model {
         let namespaces = match self.subsystems.get(&name) {
             None if name.is_discovery() => None,
             None => return Err(NotConnected::in_data(at::SUBSYSTEM)),
-            // A host that is not allowed gets one status, whether the subsystem exists or not.
+            // A host that is not allowed learns that, and nothing else about the subsystem.
             Some(subsystem) if !subsystem.allows(&host) => {
                 return Err(NotConnected {
                     status: Status::CONNECT_HOST.dnr(),

@@ -268,7 +268,7 @@ impl Model {
         }
     }
 
-    /// Checks a namespace of a controller's subsystem.
+    /// Returns a namespace of a controller's subsystem.
     fn namespace_of(&self, id: u16, nsid: u32) -> Result<Arc<Namespace>, Status> {
         let found = self.namespace(self.controllers[&id].subsystem(), nsid);
         found.map_err(|_| Status::INVALID_NAMESPACE.dnr())

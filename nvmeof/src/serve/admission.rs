@@ -12,8 +12,8 @@
 //!          + LOAN                  lent to guests beyond their greeting
 //! ```
 //!
-//! A host's queue reserves its entries of `ios` from Connect until its last command has ended. It holds at
-//! most twice its entries: a command that is not answered for each entry, and as many again whose answers are posted
+//! A host's queue reserves its entries of `ios` from the time it is a host's (above) until its last command has
+//! ended. It holds at most twice its entries: a command that is not answered for each entry, and as many again whose answers are posted
 //! and not known to have left. The worker posts no more answers than entries before one of them has left, so more
 //! commands than entries and leaving answers are more than a host may send ([`super::queue::Queue::is_overrun`]). A
 //! queue whose entries do not fit is refused: by the rejection "no resources" where the connection manager asks, by

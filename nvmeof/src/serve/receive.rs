@@ -212,7 +212,8 @@ impl Worker {
         if let Some(first) = queue.fused.take() {
             if self.commands.is_second(at) {
                 let Some(issuer) = queue.issuer() else {
-                    return self.drop_io(at);
+                    self.refuse(first, Status::SEQUENCE.dnr())?;
+                    return self.refuse(at, Status::SEQUENCE.dnr());
                 };
                 let act = self.commands.pair(first, at, &issuer);
                 return self.carry_out(at, act);

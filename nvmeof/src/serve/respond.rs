@@ -298,7 +298,10 @@ impl Worker {
 
     /// A lock is gone: commands that met one are tried again.
     pub(super) fn unlocked(&mut self) -> Result<(), WorkerError> {
-        for at in self.commands.take_blocked() {
+        for _ in 0..self.commands.blocked() {
+            let Some(at) = self.commands.unblock() else {
+                break;
+            };
             self.drive(at, Event::Unblocked)?;
         }
         Ok(())

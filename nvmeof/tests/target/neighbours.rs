@@ -415,7 +415,7 @@ fn a_connection_without_connect_ends_after_a_minute() -> Result<()> {
     street.end("a connection without Connect")
 }
 
-/// A capsule every three seconds, on the queues in turn, holds a place no longer than silence does. The honest host
+/// A capsule every three seconds holds a place no longer than silence does. The honest host
 /// does its I/O after each.
 fn drip(street: &mut Street, queue: &mut Queue, until: Duration) -> Result<()> {
     const EVERY: Duration = Duration::from_secs(3);

@@ -158,6 +158,45 @@ fn a_pair_whose_namespace_goes_after_the_comparison_names_the_write_as_the_cause
     host.assert_free();
 }
 
+/// A write waits for a locked block. Its namespace goes, or its connection ends, before the block is unlocked.
+#[test]
+fn a_write_that_waits_for_a_block_ends_with_its_namespace_or_its_connection() {
+    for ends in [false, true] {
+        let mut host = Loop::new(Source::Faulty(BYTES));
+        let namespace = host.namespace();
+        let faults = namespace.disk().faults().expect("a faulty disk");
+        faults.order(Some(Orders {
+            of: Of::Reads,
+            delay: LONGEST_DELAY,
+            times: Some(1),
+            ..Orders::default()
+        }));
+        let sent = pair(&mut host, 0, 1);
+        host.turn();
+        let write = transfer(opcode::WRITE, 9, 1);
+        let blocked = [
+            host.send(write, memory(8192, BLOCK)),
+            host.send(write, memory(8192, BLOCK)),
+        ];
+        for (_, at) in blocked {
+            assert_eq!(host.commands.ios[at as usize].state(), State::Blocked);
+        }
+        if ends {
+            assert!(host.commands.orphan(blocked[0].1));
+            host.carry_out(blocked[0].1, Do::Drop);
+        }
+        host.remove_namespace();
+        faults.order(None);
+        answers(&mut host, sent);
+        if !ends {
+            assert_eq!(host.answer(blocked[0].0), Status::INVALID_NAMESPACE.dnr());
+        }
+        assert_eq!(host.answer(blocked[1].0), Status::INVALID_NAMESPACE.dnr());
+        assert_eq!(host.commands.take_lost(), []);
+        host.assert_free();
+    }
+}
+
 /// A connection ends while its pair waits for a lock.
 #[test]
 fn a_pair_whose_connection_ends_gives_its_lock_back() {

@@ -114,7 +114,7 @@ impl Loop {
         let (pages, buffers) = (alloc(COMMANDS * PAGE), alloc((BUFFERS + 1) * MAX_TRANSFER));
         let memory = Memory::new(pages, buffers, layout);
         let disks = Disks::new(32).expect("a ring");
-        let mut commands = Commands::new(COMMANDS, BUFFERS, memory, disks);
+        let mut commands = Commands::new(0, COMMANDS, BUFFERS, memory, disks);
         let list = commands
             .lists
             .join(connected.namespaces.as_ref().expect("a list"));
@@ -288,7 +288,8 @@ impl Loop {
     fn release(&mut self, at: u32) {
         if let Some(lock) = self.commands.release(at) {
             lock.namespace().unlock(lock.block());
-            for at in self.commands.take_blocked() {
+            for _ in 0..self.commands.blocked() {
+                let at = self.commands.unblock().expect("a command");
                 self.drive(at, Event::Unblocked);
             }
         }

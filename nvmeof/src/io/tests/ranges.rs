@@ -116,9 +116,22 @@ fn commands_wait_for_buffers_and_go_on_in_order() {
         .iter()
         .filter(|(_, at)| host.commands.ios[*at as usize].state() == State::NeedBuffer);
     assert_ne!(waiting.count(), 0);
-    for (cid, _) in sent {
+    for at in 0..sent.len() {
         host.fetch();
-        assert_eq!(host.answer(cid), DONE);
+        assert_eq!(host.answer(sent[at].0), DONE);
+        // Those behind it have no answer while one before them waits for a buffer.
+        let states: Vec<State> = sent[at..]
+            .iter()
+            .map(|(_, number)| host.commands.ios[*number as usize].state())
+            .collect();
+        let first_waiting = states.iter().position(|state| *state == State::NeedBuffer);
+        let from = first_waiting.unwrap_or(states.len());
+        assert!(
+            states[from..]
+                .iter()
+                .all(|state| *state == State::NeedBuffer),
+            "{states:?}"
+        );
     }
     host.assert_free();
 }

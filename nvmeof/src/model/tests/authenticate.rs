@@ -143,8 +143,7 @@ fn a_host_has_a_minute_to_show_who_it_is_whatever_it_says_meanwhile() {
     assert_eq!(m.take_notices(), [Notice::Over { controller: id }]);
 }
 
-/// A host that knows the numbers of a controller, and not its host's key, does not end it. Both connected while there
-/// was one place, and count among the hosts' controllers only when they are authenticated.
+/// Both connected while there was one place, and count among the hosts' controllers only when they are authenticated.
 #[test]
 fn a_place_is_looked_for_again_when_a_host_has_authenticated() {
     let mut m = keyed();
@@ -185,6 +184,7 @@ fn a_place_is_looked_for_again_when_a_host_has_authenticated() {
     assert!(m.controller(both[1]).is_none(), "its connection ends");
 }
 
+/// A host that knows the numbers of a controller, and not its host's key, does not end it.
 #[test]
 fn a_failure_on_an_io_queue_ends_that_queue_alone() {
     let mut m = model(true);
