@@ -1,6 +1,6 @@
 //! State shared by the instances of an adapter: the connection manager, and the queue of each instance's arrivals.
 //!
-//! An [`Ia`](crate::Ia) is an instance: it belongs to one thread, and has objects and queues of its own. An adapter
+//! An [`Ia`](crate::Ia) is an instance: it belongs to one thread at a time, and has objects and queues of its own. An adapter
 //! may have several instances. Its port has one connection manager, which they share behind a lock. No thread holds
 //! the lock while it waits for a device or a peer, and no post and no dequeue takes it.
 //!

@@ -19,8 +19,9 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::Duration;
 
-use driver::{Clock, Function, FunctionError, Reactor, RealClock, listen_privately};
-use hw_mlx::{AsyncEvent, CmdError, DeviceCounters, Hca, HcaConfig};
+use driver::{Clock, Function, FunctionError, Instant, Reactor, RealClock, listen_privately};
+use hw_mlx::AsyncEvent::{self, DeviceDead, DeviceRequested};
+use hw_mlx::{CmdError, DeviceCounters, Hca, HcaConfig};
 
 /// Time between two readings of temperature and counters.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -38,7 +39,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let mut daemon = Daemon::new(open, listener, io::stdout())?;
     for _ in 0..turns.unwrap_or(u64::MAX) {
-        daemon.turn(INTERVAL)?;
+        if !daemon.turn(INTERVAL)? {
+            break;
+        }
     }
     daemon.close()?;
     Ok(())
@@ -52,8 +55,10 @@ pub struct Daemon<O, W> {
     reactor: Reactor,
     clock: RealClock,
     card: Option<Hca>,
-    /// The two metrics.
-    millidegrees: i32,
+    /// Time of the next reading of temperature and counters.
+    due: Instant,
+    /// The two metrics. A virtual function may not read the temperature.
+    millidegrees: Option<i32>,
     received_bytes: u64,
     /// Pages that the firmware has, as last printed.
     pages: u64,
@@ -70,88 +75,83 @@ impl<O: FnMut() -> Result<Function, FunctionError>, W: Write> Daemon<O, W> {
             reactor: Reactor::new(8)?,
             clock: RealClock::new(),
             card: None,
-            millidegrees: 0,
+            due: Instant(0),
+            millidegrees: None,
             received_bytes: 0,
             pages: 0,
         })
     }
 
-    /// Opens the card if it is not open, sleeps at most the given time, and does the work that is then due.
-    pub fn turn(&mut self, patience: Duration) -> Result<(), Box<dyn Error>> {
-        if self.card.is_none() {
-            self.bring_up()?;
+    /// Opens the card if it is not open, sleeps at most the given time, and does the work that is then due. Returns
+    /// false once the system wants the function back, for another driver.
+    pub fn turn(&mut self, patience: Duration) -> Result<bool, Box<dyn Error>> {
+        if self.card.is_none()
+            && let Err(error) = self.bring_up()
+        {
+            writeln!(self.out, "not opened: {error}")?;
         }
-        let until = self.clock.now() + patience;
         let card = self.card.as_mut().map(Hca::descriptor).transpose()?;
         let mut readable = vec![self.listener.as_fd()];
         readable.extend(card.iter().map(AsFd::as_fd));
-        self.reactor.wait_for(&readable, until)?;
+        self.reactor
+            .wait_for(&readable, self.clock.now() + patience)?;
+        let mut is_wanted_back = false;
         if let Some(mut card) = self.card.take() {
             card.woken();
             card.process_events();
             card.check_health();
-            let looked = self.look(&mut card);
-            if self.hear(&mut card)? {
-                self.card = Some(card);
-                looked?;
-            } else {
+            if self.due <= self.clock.now() {
+                self.due = self.clock.now() + INTERVAL;
+                if let Err(error) = self.look(&mut card) {
+                    writeln!(self.out, "not read: {error}")?;
+                }
+            }
+            let end = self.hear(&mut card)?;
+            is_wanted_back = matches!(end, Some(DeviceRequested));
+            match end {
                 // Its memory is ours again, and the next turn opens it.
-                let _refused_by_a_dead_device = card.close();
+                Some(_) => drop(card.close()),
+                None => self.card = Some(card),
             }
         }
-        self.answer()?;
-        Ok(())
+        self.answer();
+        Ok(!is_wanted_back)
     }
 
     /// Gives the card back.
     pub fn close(mut self) -> Result<(), Box<dyn Error>> {
-        if let Some(card) = self.card.take() {
-            let report = card.close()?;
-            writeln!(self.out, "closed after {} commands", report.commands)?;
-        }
+        self.card.take().map(Hca::close).transpose()?;
         Ok(())
     }
 
     fn bring_up(&mut self) -> Result<(), Box<dyn Error>> {
-        let opened = (self.open)().map_err(|error| error.to_string());
-        let opened = opened.and_then(|function| {
-            Hca::open(function, HcaConfig::new()).map_err(|error| error.to_string())
-        });
-        let mut card = match opened {
-            Ok(card) => card,
-            Err(error) => {
-                writeln!(self.out, "not opened: {error}")?;
-                return Ok(());
-            }
-        };
+        let mut card = Hca::open((self.open)()?, HcaConfig::new())?;
         let (major, minor, sub_minor) = card.firmware_version();
-        let (limits, port) = (card.caps().limits(), card.port());
+        let (name, id, limits) = (card.name(), card.device_id(), card.caps().limits());
+        let out = &mut self.out;
         writeln!(
-            self.out,
-            "{}: device {:#06x}, firmware {major}.{minor:02}.{sub_minor:04}; {} queue pairs, {} completion queues, messages of {} bytes",
-            card.name(),
-            card.device_id(),
-            limits.qps,
-            limits.cqs,
-            limits.message_bytes
+            out,
+            "{name}: device {id:#06x}, firmware {major}.{minor:02}.{sub_minor:04}"
         )?;
         writeln!(
-            self.out,
-            "port: MAC {}, MTU {}, {}",
-            port.mac.map(|byte| format!("{byte:02x}")).join(":"),
-            port.ip_mtu(),
-            if card.link_is_up() { "up" } else { "down" }
+            out,
+            "{} queue pairs, {} completion queues",
+            limits.qps, limits.cqs
         )?;
-        if let Some(megabits) = card.port_megabits()? {
-            writeln!(self.out, "port: {megabits} Mb/s")?;
-        }
+        let (port, speed) = (card.port(), card.port_megabits()?);
+        let mac = port.mac.map(|byte| format!("{byte:02x}")).join(":");
+        let speed = speed.map_or(String::new(), |speed| format!(", {speed} Mb/s"));
+        let state = if card.link_is_up() { "up" } else { "down" };
+        let mtu = port.ip_mtu();
+        writeln!(out, "port: MAC {mac}, MTU {mtu}, {state}{speed}")?;
         self.look(&mut card)?;
-        let degrees = f64::from(self.millidegrees) / 1000.0;
-        writeln!(self.out, "temperature: {degrees} degrees Celsius")?;
+        if let Some(degrees) = self.degrees() {
+            writeln!(self.out, "temperature: {degrees} degrees Celsius")?;
+        }
         let DeviceCounters { queue, port, .. } = card.counters()?;
-        let queue = queue.iter().flat_map(|counters| counters.named());
-        let port = port.iter().flat_map(|counters| counters.named());
-        for (name, count) in queue.chain(port).filter(|(_, count)| *count > 0) {
+        let named = queue.iter().flat_map(|of| of.named());
+        let named = named.chain(port.iter().flat_map(|of| of.named()));
+        for (name, count) in named.filter(|(_, count)| *count > 0) {
             writeln!(self.out, "{name}: {count}")?;
         }
         self.card = Some(card);
@@ -160,7 +160,7 @@ impl<O: FnMut() -> Result<Function, FunctionError>, W: Write> Daemon<O, W> {
 
     /// Takes in temperature and counters.
     fn look(&mut self, card: &mut Hca) -> Result<(), CmdError> {
-        self.millidegrees = card.millidegrees()?.unwrap_or(0);
+        self.millidegrees = card.millidegrees()?;
         let vport = card.counters()?.vport;
         let named = vport.iter().flat_map(|counters| counters.named());
         let bytes = named.filter(|(name, _)| name.starts_with("rx_") && name.ends_with("_bytes"));
@@ -168,32 +168,38 @@ impl<O: FnMut() -> Result<Function, FunctionError>, W: Write> Daemon<O, W> {
         Ok(())
     }
 
-    /// Prints the function's events. Returns false if the device is dead.
-    fn hear(&mut self, card: &mut Hca) -> io::Result<bool> {
-        let mut lives = true;
+    fn degrees(&self) -> Option<f64> {
+        self.millidegrees.map(|milli| f64::from(milli) / 1000.0)
+    }
+
+    /// Prints the function's events. Returns the one after which it has to be closed.
+    fn hear(&mut self, card: &mut Hca) -> io::Result<Option<AsyncEvent>> {
+        let mut end = None;
         while let Some(event) = card.next_async() {
             writeln!(self.out, "{event}")?;
-            lives &= !matches!(event, AsyncEvent::DeviceDead { .. });
+            if matches!(event, DeviceDead { .. } | DeviceRequested) {
+                end = Some(event);
+            }
         }
         let counts = card.page_counts();
         let pages = counts.given.saturating_sub(counts.returned);
         if pages != std::mem::replace(&mut self.pages, pages) {
             writeln!(self.out, "the firmware has {pages} pages of 4 KiB")?;
         }
-        Ok(lives)
+        Ok(end)
     }
 
-    /// Writes the metrics to all who have connected.
-    fn answer(&mut self) -> io::Result<()> {
-        let degrees = f64::from(self.millidegrees) / 1000.0;
-        let bytes = self.received_bytes;
-        while let Ok((mut asker, _)) = self.listener.accept() {
+    /// Writes the metrics to a client that has connected: one in each turn, so that clients hold up no event.
+    fn answer(&mut self) {
+        if let Ok((mut client, _)) = self.listener.accept() {
+            let text = |at| format!("card_temperature_celsius {at}\n");
+            let degrees = self.degrees().map_or(String::new(), text);
             // A client that leaves before the answer does not want it.
-            let _gone = asker.write_all(
-                format!("card_temperature_celsius {degrees}\ncard_received_bytes_total {bytes}\n")
-                    .as_bytes(),
+            let _gone = write!(
+                client,
+                "{degrees}card_received_bytes_total {}\n",
+                self.received_bytes
             );
         }
-        Ok(())
     }
 }

@@ -53,7 +53,7 @@ const HOST_LITTLE: u8 = 0;
 const HOST_BIG: u8 = 0x80;
 /// Event queue sizes, as far as the device supports them. Each is the number of events that may be waiting at once,
 /// since an overrun is fatal: commands and page requests; errors of any number of queues (Linux
-/// `MLX5_NUM_ASYNC_EQE`); one event for each armed completion queue, whose number the provider limits accordingly.
+/// `MLX5_NUM_ASYNC_EQE`); one event for each armed completion queue (see [`Hca::completion_events`]).
 const CONTROL_EVENTS: u32 = 32;
 const LOG_ASYNC_ENTRIES: u32 = 12;
 /// Completion queues that belong to no instance: QP1's and the Ethernet port's.

@@ -6,7 +6,7 @@
 //!
 //! Index 0 is always the link-local address made of our MAC (RFC 4291, modified EUI-64), so two functions on one link
 //! can communicate without any configuration: such an address contains the MAC of its owner. Other peers are found
-//! among the static neighbours of the configuration, or by asking the network (module `network`).
+//! among the static neighbours of the configuration, or by asking the network (`dat-mlx`, module `network`).
 
 mod entry;
 mod table;

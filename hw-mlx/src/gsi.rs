@@ -62,7 +62,7 @@ const RECV_SLOT: usize = 320;
 
 /// Returns the traffic class of our datagrams on a path.
 #[must_use]
-pub const fn traffic_class(path: &Path) -> u8 {
+pub(crate) const fn traffic_class(path: &Path) -> u8 {
     path.traffic_class & !ECN_MASK | ECN_CAPABLE
 }
 

@@ -43,8 +43,8 @@ use crate::vport::Port;
 pub(crate) use listeners::{Listener, Listeners};
 pub(crate) use parts::Parts;
 
-/// log2 of the event queue's entries: one event for each armed completion queue, whose number the provider limits
-/// accordingly.
+/// log2 of the event queue's entries: one event for each armed completion queue. The caller makes no more of
+/// them than [`Hca::completion_events`](crate::Hca::completion_events).
 const LOG_COMPLETION_ENTRIES: u32 = 14;
 /// Bytes of a UAR page.
 const UAR_BYTES: u64 = 4096;

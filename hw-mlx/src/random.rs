@@ -48,13 +48,13 @@ impl Random {
     }
 
     /// Returns a byte of the stream.
-    pub fn byte(&mut self) -> u8 {
+    pub(crate) fn byte(&mut self) -> u8 {
         let [byte, ..] = self.0.next_u32().to_be_bytes();
         byte
     }
 
     /// Returns sixteen bytes of the stream.
-    pub fn bytes(&mut self) -> [u8; 16] {
+    pub(crate) fn bytes(&mut self) -> [u8; 16] {
         let mut bytes = [0; 16];
         self.0.fill_bytes(&mut bytes);
         bytes

@@ -276,7 +276,7 @@ impl Recorder {
     }
 
     /// Returns whether it is recording.
-    pub fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         self.on.load(Ordering::Relaxed)
     }
 

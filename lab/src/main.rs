@@ -46,7 +46,11 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(name = "cargo xtask", about = "Build, test and try the project.")]
+#[command(
+    name = "lab",
+    bin_name = "cargo xtask",
+    about = "Build, test and try the project."
+)]
 struct Arguments {
     #[command(subcommand)]
     task: Task,

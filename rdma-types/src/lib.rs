@@ -1,7 +1,7 @@
 //! Requests and completions of RDMA as plain data, exchanged between the driver of a network adapter and the code
 //! that posts to its queues.
 //!
-//! This crate has no logic, and nothing is translated twice: a request goes from the caller to the queue as the value
+//! Nothing acts here, and nothing is translated twice: a request goes from the caller to the queue as the value
 //! it was made as. [`dat-core`](https://docs.rs/dat-core) names these types under DAT's names; a driver without DAT
 //! uses them as they are.
 //!

@@ -63,7 +63,7 @@ pub const GROUPS: [Group; 6] = [
             ),
             (
                 "nvme",
-                "Run the NVMe over RDMA target against a stock kernel; bench, blktests, service, compare",
+                "Open a guest on the NVMe over RDMA target; test, bench, blktests, service, compare",
             ),
             ("dtest", "Run Debian's dtest and dapltest, unmodified"),
             ("simnic", "Run the suite of `simnic run`"),

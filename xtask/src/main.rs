@@ -7,7 +7,8 @@
 mod commands;
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -17,7 +18,7 @@ fn main() -> ExitCode {
         eprint!("{}", help());
         return ExitCode::from(2);
     };
-    let rest: Vec<OsString> = arguments.collect();
+    let mut rest: Vec<OsString> = arguments.collect();
     match command.to_str() {
         Some("--help" | "-h") => {
             print!("{}", help());
@@ -27,46 +28,43 @@ fn main() -> ExitCode {
             print!("{}", help());
             ExitCode::SUCCESS
         }
-        Some("demo") => cargo(&["run", "--example", "demo", "--"], None, &rest),
+        Some("help") => {
+            let command = rest.remove(0);
+            carry_out(&command, &["--help".into()])
+        }
+        _ => carry_out(&command, &rest),
+    }
+}
+
+/// Carries out a command in place of this program. Returns only if it cannot.
+fn carry_out(command: &OsStr, rest: &[OsString]) -> ExitCode {
+    match command.to_str() {
+        Some("demo") => cargo(&["run", "--example", "demo", "--"], None, rest),
         Some(name) if names().any(|known| known == name) => {
-            cargo(&["run", "--quiet", "--bin", "lab", "--"], Some(name), &rest)
+            cargo(&["run", "--quiet", "--bin", "lab", "--"], Some(name), rest)
         }
         _ => {
-            eprintln!(
-                "error: no command {:?}: `cargo xtask --help` lists them",
-                command.display()
-            );
+            let command = command.display();
+            eprintln!("error: no command \"{command}\": `cargo xtask --help` lists them");
             ExitCode::from(2)
         }
     }
 }
 
-/// Runs cargo for the whole workspace, so that every command and the tests have one build in common. The program runs
-/// where the caller is: file names mean the caller's files.
+/// Becomes cargo, for the whole workspace, so that every command and the tests have one build in common. The program
+/// runs where the caller is: file names mean the caller's files. Returns only if cargo cannot be started.
 fn cargo(run: &[&str], name: Option<&str>, rest: &[OsString]) -> ExitCode {
     let program = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(&program)
+    let error = Command::new(&program)
         .args(&run[..1])
         .arg("--manifest-path")
         .arg(root().join("Cargo.toml"))
         .args(&run[1..])
         .args(name)
         .args(rest)
-        .status();
-    match status {
-        Ok(status) if status.success() => ExitCode::SUCCESS,
-        // Cargo, or the program that it ran, has told the reason.
-        Ok(status) => ExitCode::from(
-            status
-                .code()
-                .and_then(|code| u8::try_from(code).ok())
-                .unwrap_or(1),
-        ),
-        Err(error) => {
-            eprintln!("error: cannot start {}: {error}", program.display());
-            ExitCode::FAILURE
-        }
-    }
+        .exec();
+    eprintln!("error: cannot start {}: {error}", program.display());
+    ExitCode::FAILURE
 }
 
 /// The workspace's root.

@@ -338,7 +338,7 @@ impl<'a> Parser<'a> {
                     "fn" | "struct" | "enum" | "trait" | "type" | "const" | "static" | "union",
                     name,
                     _,
-                ) if is_name(name) && open == 0 => {
+                ) if is_name(name) && open == 0 && !matches!(name, "fn" | "mut" | "unsafe") => {
                     modules[of].defined.insert(name.to_owned());
                     self.at += 2;
                 }

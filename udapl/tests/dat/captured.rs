@@ -43,7 +43,7 @@ fn a_capture_goes_on_with_its_name_and_is_one_wire_s() {
     );
     let first = open(&open_already).expect("it opens");
     let late = refused(format!("{open_already},pcap={}", file("late.pcapng")));
-    assert!(late.contains("open and not captured"), "{late}");
+    assert!(late.contains("open without a capture"), "{late}");
     ia_close(first, CloseFlags::Abrupt).expect("it closes");
     let nowhere = refused("sim:captured-nowhere,pcap=/dev/null".to_owned());
     assert_eq!(nowhere, "it is not a regular file");
