@@ -1,8 +1,8 @@
 //! State shared by the instances of an adapter: the connection manager, and the queue of each instance's arrivals.
 //!
-//! An [`Ia`](crate::Ia) is an instance: it belongs to one thread at a time, and has objects and queues of its own. An adapter
-//! may have several instances. Its port has one connection manager, which they share behind a lock. No thread holds
-//! the lock while it waits for a device or a peer, and no post and no dequeue takes it.
+//! An [`Ia`](crate::Ia) is an instance: it belongs to one thread at a time, and has objects and queues of its own. An
+//! adapter may have several instances. Its port has one connection manager, which they share behind a lock. No thread
+//! holds the lock while it waits for a device or a peer, and no post and no dequeue takes it.
 //!
 //! Any instance runs the connection manager for all of them: it takes in datagrams, handles timers, and sends.
 //! Resulting events go into the queue of the instance they are for, and that instance is woken. A connection belongs

@@ -58,7 +58,7 @@ pub struct Daemon<O, W> {
     /// Time of the next reading of temperature and counters.
     due: Instant,
     /// The two metrics. A virtual function may not read the temperature.
-    millidegrees: Option<i32>,
+    degrees: Option<f64>,
     received_bytes: u64,
     /// Pages that the firmware has, as last printed.
     pages: u64,
@@ -76,7 +76,7 @@ impl<O: FnMut() -> Result<Function, FunctionError>, W: Write> Daemon<O, W> {
             clock: RealClock::new(),
             card: None,
             due: Instant(0),
-            millidegrees: None,
+            degrees: None,
             received_bytes: 0,
             pages: 0,
         })
@@ -95,7 +95,7 @@ impl<O: FnMut() -> Result<Function, FunctionError>, W: Write> Daemon<O, W> {
         readable.extend(card.iter().map(AsFd::as_fd));
         self.reactor
             .wait_for(&readable, self.clock.now() + patience)?;
-        let mut is_wanted_back = false;
+        let mut end = None;
         if let Some(mut card) = self.card.take() {
             card.woken();
             card.process_events();
@@ -106,8 +106,7 @@ impl<O: FnMut() -> Result<Function, FunctionError>, W: Write> Daemon<O, W> {
                     writeln!(self.out, "not read: {error}")?;
                 }
             }
-            let end = self.hear(&mut card)?;
-            is_wanted_back = matches!(end, Some(DeviceRequested));
+            end = self.hear(&mut card)?;
             match end {
                 // Its memory is ours again, and the next turn opens it.
                 Some(_) => drop(card.close()),
@@ -115,7 +114,7 @@ impl<O: FnMut() -> Result<Function, FunctionError>, W: Write> Daemon<O, W> {
             }
         }
         self.answer();
-        Ok(!is_wanted_back)
+        Ok(!matches!(end, Some(DeviceRequested)))
     }
 
     /// Gives the card back.
@@ -129,23 +128,19 @@ impl<O: FnMut() -> Result<Function, FunctionError>, W: Write> Daemon<O, W> {
         let (major, minor, sub_minor) = card.firmware_version();
         let (name, id, limits) = (card.name(), card.device_id(), card.caps().limits());
         let out = &mut self.out;
-        writeln!(
-            out,
-            "{name}: device {id:#06x}, firmware {major}.{minor:02}.{sub_minor:04}"
-        )?;
-        writeln!(
-            out,
-            "{} queue pairs, {} completion queues",
-            limits.qps, limits.cqs
-        )?;
-        let (port, speed) = (card.port(), card.port_megabits()?);
+        let firmware = format!("{major}.{minor:02}.{sub_minor:04}");
+        writeln!(out, "{name}: device {id:#06x}, firmware {firmware}")?;
+        let (qps, cqs) = (limits.qps, limits.cqs);
+        writeln!(out, "{qps} queue pairs, {cqs} completion queues")?;
+        let speed = card.port_megabits()?;
+        let port = card.port();
         let mac = port.mac.map(|byte| format!("{byte:02x}")).join(":");
         let speed = speed.map_or(String::new(), |speed| format!(", {speed} Mb/s"));
         let state = if card.link_is_up() { "up" } else { "down" };
         let mtu = port.ip_mtu();
         writeln!(out, "port: MAC {mac}, MTU {mtu}, {state}{speed}")?;
         self.look(&mut card)?;
-        if let Some(degrees) = self.degrees() {
+        if let Some(degrees) = self.degrees {
             writeln!(self.out, "temperature: {degrees} degrees Celsius")?;
         }
         let DeviceCounters { queue, port, .. } = card.counters()?;
@@ -160,16 +155,13 @@ impl<O: FnMut() -> Result<Function, FunctionError>, W: Write> Daemon<O, W> {
 
     /// Takes in temperature and counters.
     fn look(&mut self, card: &mut Hca) -> Result<(), CmdError> {
-        self.millidegrees = card.millidegrees()?;
+        let milli = card.millidegrees()?;
+        self.degrees = milli.map(|milli| f64::from(milli) / 1000.0);
         let vport = card.counters()?.vport;
         let named = vport.iter().flat_map(|counters| counters.named());
         let bytes = named.filter(|(name, _)| name.starts_with("rx_") && name.ends_with("_bytes"));
         self.received_bytes = bytes.map(|(_, count)| count).sum();
         Ok(())
-    }
-
-    fn degrees(&self) -> Option<f64> {
-        self.millidegrees.map(|milli| f64::from(milli) / 1000.0)
     }
 
     /// Prints the function's events. Returns the one after which it has to be closed.
@@ -193,7 +185,7 @@ impl<O: FnMut() -> Result<Function, FunctionError>, W: Write> Daemon<O, W> {
     fn answer(&mut self) {
         if let Ok((mut client, _)) = self.listener.accept() {
             let text = |at| format!("card_temperature_celsius {at}\n");
-            let degrees = self.degrees().map_or(String::new(), text);
+            let degrees = self.degrees.map_or(String::new(), text);
             // A client that leaves before the answer does not want it.
             let _gone = write!(
                 client,

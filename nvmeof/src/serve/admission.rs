@@ -13,13 +13,13 @@
 //! ```
 //!
 //! A host's queue reserves its entries of `ios` from the time it is a host's (above) until its last command has
-//! ended. It holds at most twice its entries: a command that is not answered for each entry, and as many again whose answers are posted
-//! and not known to have left. The worker posts no more answers than entries before one of them has left, so more
-//! commands than entries and leaving answers are more than a host may send ([`super::queue::Queue::is_overrun`]). A
-//! queue whose entries do not fit is refused: by the rejection "no resources" where the connection manager asks, by
-//! Controller Busy in answer to Connect. It is never granted fewer entries: Linux does not look at CRQSIZE. Set
-//! Features (Number of Queues) grants as many queues of the longest size as fit, so that a stock host asks for what
-//! there is.
+//! ended. It holds at most twice its entries: a command that is not answered for each entry, and as many again whose
+//! answers are posted and not known to have left. The worker posts no more answers than entries before one of them
+//! has left, so more commands than entries and leaving answers are more than a host may send
+//! ([`super::queue::Queue::is_overrun`]). A queue whose entries do not fit is refused: by the rejection "no
+//! resources" where the connection manager asks, by Controller Busy in answer to Connect. It is never granted fewer
+//! entries: Linux does not look at CRQSIZE. Set Features (Number of Queues) grants as many queues of the longest size
+//! as fit, so that a stock host asks for what there is.
 //!
 //! A guest can always have [`GREETING`] commands here, which is what Connect, authentication and discovery need one
 //! after the other. It may borrow more as long as all guests together have borrowed less than [`LOAN`]; the command
