@@ -93,7 +93,7 @@ pub struct Nic {
     pub(crate) smi: Option<u32>,
     /// Command queue.
     pub(crate) commands: CommandInterface,
-    /// Faults waiting for a command.
+    /// Faults that wait.
     pub(crate) faults: FaultPlan,
     /// First half of a doorbell that arrives as two 4-byte stores, by UAR page and register.
     pub(crate) halves: BTreeMap<(u32, u32), [u8; 4]>,
@@ -465,9 +465,15 @@ impl Nic {
         }
     }
 
-    /// Drops the command faults that have not met their command.
-    pub fn mend(&mut self) {
+    /// Drops the waiting faults. Queue pairs that were stuck go on with their work.
+    pub fn mend(&mut self, env: &mut Env) {
         self.faults.clear();
+        for (qpn, slot) in self.objects.qps.iter_mut() {
+            if !slot.queued && slot.qp.as_ref().is_some_and(|qp| qp.pending()) {
+                slot.queued = true;
+                env.runnable.push_back((self.index, qpn));
+            }
+        }
     }
 
     /// Injects a fault.
