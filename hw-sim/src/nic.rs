@@ -285,9 +285,11 @@ impl Nic {
             self.bar.fill(at, bytes.len(), 0xff);
             return;
         }
-        if window(&self.profile, &self.caps.general).contains(&offset) {
-            let memory = &self.objects.device_memory;
-            if !memory.covers(offset, bytes.len() as u64) {
+        let is_silent = self.init.is_silent();
+        if !is_silent && window(&self.profile, &self.caps.general).contains(&offset) {
+            // Two stores to the same bytes leave the same in both copies.
+            self.bar.write_bytes(at, bytes);
+            if !self.objects.device_memory.write(offset, bytes) {
                 self.driver_bug(
                     env,
                     format!("write to device memory at {offset:#x}, which nobody has taken"),
@@ -295,7 +297,7 @@ impl Nic {
             }
             return;
         }
-        if offset >= crate::init_segment::SEGMENT_BYTES && !self.init.is_silent() {
+        if offset >= crate::init_segment::SEGMENT_BYTES && !is_silent {
             let mut value = [0; 8];
             value[..bytes.len()].copy_from_slice(bytes);
             env.doorbells.push_back((
