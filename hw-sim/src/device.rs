@@ -484,12 +484,15 @@ impl Sim {
             .take_meetings()
     }
 
-    /// Drops the command faults of a function that have not met their command.
+    /// Drops the faults of a function that wait for a command, a page, an interrupt, a doorbell or a completion, and
+    /// those that repeat. Queue pairs that were stuck go on.
     pub fn mend(&self, function: &SimFunction) {
         let mut world = lock(&self.world);
         let function = function.index;
         world.input(|| Record::Mend { function });
-        world.nics[function].mend();
+        let World { env, nics, .. } = &mut *world;
+        nics[function].mend(env);
+        world.driven();
     }
 }
 
@@ -526,6 +529,9 @@ impl SimCard {
     }
 
     /// Sets the port's priorities and congestion control, as tools on the physical function's host would.
+    ///
+    /// # Panics
+    /// [`PortQos::check`] refuses the settings.
     pub fn set_qos(&self, qos: PortQos) {
         self.physical.set_qos(qos);
     }
@@ -588,6 +594,8 @@ impl SimFunction {
 
     /// Sets the port's priorities and congestion control for its host.
     pub(crate) fn set_qos(&self, qos: PortQos) {
+        let checked = qos.check();
+        assert!(checked.is_ok(), "settings of a port: {checked:?}");
         let record = |function| Record::Qos {
             function,
             qos: Box::new(qos.clone()),

@@ -2,7 +2,14 @@
 //!
 //! The processor writes and reads it as it does any BAR; keys of access mode MEMIC reach it for queue pairs. Software
 //! names a range of the window, and the device takes a place in it: Linux gives ranges of whole pages of its own, so
-//! that what two programs have never shares one (drivers/infiniband/hw/mlx5/dm.c). What is taken holds zeros.
+//! that what two programs have never shares one (drivers/infiniband/hw/mlx5/dm.c).
+//!
+//! The device has a copy of each piece. The processor reads the BAR. A store of the processor changes the BAR at once,
+//! and the copy when it is reported, in the order of all register writes; the device writes both. So a recording has
+//! each store before the packets that carry its bytes.
+//!
+//! Inferred, since no public text says it: a piece holds zeros when it is taken; DEALLOC_MEMIC is refused while keys
+//! reach the piece; `max_memic_size` limits all pieces together; a key that leaves its piece is a BAD_RESOURCE.
 
 use crate::objects::TableError;
 use crate::profile::Profile;
@@ -46,11 +53,25 @@ pub fn page(window: &Range<u64>) -> DeviceMemCap {
 }
 
 /// A piece that is taken.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Taken {
-    bytes: u32,
+    contents: Vec<u8>,
     /// Keys that reach it.
     keys: u32,
+}
+
+impl Taken {
+    fn bytes(&self) -> u32 {
+        // CAST: MOST at most.
+        u32::try_from(self.contents.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Returns the places of these bytes, which are not none, if it has them all.
+    fn range(&self, first: u64, bytes: u64) -> Option<Range<usize>> {
+        let first = usize::try_from(first).ok()?;
+        let end = first.checked_add(usize::try_from(bytes).ok()?)?;
+        (first < self.contents.len() && end <= self.contents.len()).then_some(first..end)
+    }
 }
 
 /// What is taken, by where it begins.
@@ -70,7 +91,7 @@ impl DeviceMemory {
 
     /// Bytes that are taken.
     pub fn bytes(&self) -> u32 {
-        self.taken.values().map(|taken| taken.bytes).sum()
+        self.taken.values().map(Taken::bytes).sum()
     }
 
     /// All of it is free.
@@ -78,11 +99,11 @@ impl DeviceMemory {
         self.taken.clear();
     }
 
-    /// Takes the first free place of a range, at a multiple of `alignment`.
+    /// Takes the first free place of a range, at a multiple of `alignment`. It holds zeros.
     pub fn take(&mut self, range: Range<u64>, bytes: u32, alignment: u64) -> Option<u64> {
         let mut at = range.start.next_multiple_of(alignment);
         for (&start, taken) in &self.taken {
-            let end = start + u64::from(taken.bytes);
+            let end = start + u64::from(taken.bytes());
             if start < at + u64::from(bytes) && end > at {
                 at = end.next_multiple_of(alignment);
             }
@@ -90,7 +111,8 @@ impl DeviceMemory {
         if at + u64::from(bytes) > range.end {
             return None;
         }
-        self.taken.insert(at, Taken { bytes, keys: 0 });
+        let contents = vec![0; usize::try_from(bytes).ok()?];
+        self.taken.insert(at, Taken { contents, keys: 0 });
         Some(at)
     }
 
@@ -100,7 +122,7 @@ impl DeviceMemory {
     /// There is none that begins there and has so many bytes, or keys reach it.
     pub fn give_back(&mut self, at: u64, bytes: u32) -> Result<(), TableError> {
         match self.taken.get(&at) {
-            Some(taken) if taken.bytes != bytes => Err(TableError::Unknown),
+            Some(taken) if taken.bytes() != bytes => Err(TableError::Unknown),
             Some(taken) if taken.keys > 0 => Err(TableError::Referenced(taken.keys)),
             Some(_) => {
                 self.taken.remove(&at);
@@ -110,23 +132,36 @@ impl DeviceMemory {
         }
     }
 
-    /// Whether all of these bytes lie in one piece.
-    pub fn covers(&self, at: u64, bytes: u64) -> bool {
-        self.piece_of(at, bytes).is_some()
+    /// Reads bytes of a piece. Returns false if no piece has all of them.
+    pub fn read(&self, at: u64, out: &mut [u8]) -> bool {
+        let piece = self.taken.range(..=at).next_back();
+        let found = piece.and_then(|(&start, taken)| {
+            let range = taken.range(at - start, out.len() as u64)?;
+            taken.contents.get(range)
+        });
+        found.map(|bytes| out.copy_from_slice(bytes)).is_some()
     }
 
-    fn piece_of(&self, at: u64, bytes: u64) -> Option<u64> {
-        let (&start, taken) = self.taken.range(..=at).next_back()?;
-        let end = at.checked_add(bytes)?;
-        (at < start + u64::from(taken.bytes) && end <= start + u64::from(taken.bytes))
-            .then_some(start)
+    /// Writes bytes of a piece. Returns false, and writes none of them, if no piece has all of them.
+    pub fn write(&mut self, at: u64, data: &[u8]) -> bool {
+        let Some((taken, range)) = self.piece_of(at, data.len() as u64) else {
+            return false;
+        };
+        taken.contents[range].copy_from_slice(data);
+        true
     }
 
-    /// A key reaches the piece that a byte lies in. False: there is none.
+    /// Returns the piece that has all of these bytes, and their places in it.
+    fn piece_of(&mut self, at: u64, bytes: u64) -> Option<(&mut Taken, Range<usize>)> {
+        let (&start, taken) = self.taken.range_mut(..=at).next_back()?;
+        let range = taken.range(at - start, bytes)?;
+        Some((taken, range))
+    }
+
+    /// A key reaches the piece that has all of these bytes. False: there is none.
     pub fn hold(&mut self, at: u64, bytes: u64) -> bool {
         let piece = self.piece_of(at, bytes);
-        let taken = piece.and_then(|start| self.taken.get_mut(&start));
-        taken.map(|taken| taken.keys += 1).is_some()
+        piece.map(|(taken, _)| taken.keys += 1).is_some()
     }
 
     /// A key that reached it is gone.
@@ -151,8 +186,8 @@ mod tests {
         assert_eq!(memory.take(0x1000..0x2000, 64, 64), None);
         assert_eq!(memory.take(0x2000..0x3000, 0x1000, 64), Some(0x2000));
         assert_eq!(memory.bytes(), 0x2000);
-        assert!(memory.covers(0x1040, 192) && !memory.covers(0x1040, 193));
-        assert!(!memory.covers(0x3000, 1));
+        assert!(memory.read(0x1040, &mut [1; 192]) && !memory.read(0x1040, &mut [1; 193]));
+        assert!(!memory.read(0x3000, &mut [1; 1]));
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! Faults of the function itself, injected by a test.
 //!
 //! Faults of the wire belong to the link. These belong to the function: a command that is refused, answered late or
-//! not at all, firmware that dies in one of the ways the health buffer reports, a device that is gone. A command
-//! fault waits for its opcode and is consumed by it; the others take effect at once, and so cannot be planned for
-//! later.
+//! not at all, firmware that dies in one of the ways the health buffer reports, a device that is gone.
+//!
+//! A command fault waits for its opcode and is consumed by it. Only such a fault can be planned for later
+//! ([`Fault::Later`]). Faults of pages, interrupts, doorbells, queue pairs and completions wait for those in the same
+//! way. All of these outlive a reset of the function, because a driver resets it before it does anything else; they
+//! end when they are used up or by [`Sim::mend`](crate::Sim::mend). The others take effect at once.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -94,17 +97,19 @@ pub enum Fault {
     LinkDown,
     /// The port of the function's card gets its carrier back.
     LinkUp,
-    /// Doorbells of send queues are lost after the next so many.
+    /// Doorbells of send queues are lost after the next so many, over resets and until [`mend`](crate::Sim::mend).
     LostDoorbells {
         /// Doorbells that still arrive.
         spared: u32,
     },
-    /// Queue pairs read doorbell records, and fetch and send nothing, from the doorbell after the next so many on.
+    /// Queue pairs read doorbell records, and fetch and send nothing, from the doorbell after the next so many on, over
+    /// resets and until [`mend`](crate::Sim::mend).
     StuckQueues {
         /// Doorbells that still take effect.
         spared: u32,
     },
-    /// Entries of completion queues are not written after the next so many, nor their events.
+    /// Entries of completion queues are not written after the next so many, nor their events, over resets and until
+    /// [`mend`](crate::Sim::mend).
     LostCompletions {
         /// Entries that are still written.
         spared: u32,
@@ -186,7 +191,7 @@ impl Planned {
     }
 }
 
-/// Command faults waiting for their command.
+/// Faults that wait for a command, or for something else that the function does.
 #[derive(Clone, Debug, Default)]
 pub struct FaultPlan {
     planned: Vec<Planned>,
@@ -255,7 +260,7 @@ impl Fault {
 }
 
 impl FaultPlan {
-    /// Adds a command fault; returns false if `fault` is of another kind.
+    /// Adds a fault that waits; returns false if `fault` takes effect at once.
     ///
     /// # Panics
     /// A fault planned for [`Later`](Fault::Later) is no command fault, and would take effect at once.

@@ -9,16 +9,19 @@
 //! geometry of the queue (32 entries of 64 bytes, 0x56) whatever was written there, because drivers read it back to
 //! change `nic_interface` alone.
 //!
-//! A device that is gone reads as ones: [`InitSegment::go_dark`] fills the BAR and ignores everything from then on.
+//! A device that is gone reads as ones: [`InitSegment::go_dark`] fills the segment and the window of device memory, and
+//! ignores everything from then on.
 //!
 //! A device that was just reset also reads as ones for a while. Then the segment is there, but the firmware does not
 //! read it yet: revisions and geometry read zero, and writes are lost. `initializing` reads 1 in both phases. Linux
 //! waits for it to clear before it reads anything else ("wait for firmware to accept initialization segments
 //! configurations" in `mlx5_function_enable`, drivers/net/ethernet/mellanox/mlx5/core/main.c).
 
+use crate::device_memory;
 use crate::profile::Profile;
 use driver::SharedMemory;
 use mlx_prm::COMMAND_INTERFACE_REVISION;
+use std::ops::Range;
 
 /// log2 of the command queue entries.
 pub const LOG_CMDQ_SIZE: u32 = 5;
@@ -104,6 +107,8 @@ enum Phase {
 /// The device's side of the initialization segment.
 pub struct InitSegment {
     bar: SharedMemory,
+    /// Device memory in the BAR.
+    window: Range<u64>,
     cmdq_address: u64,
     queue_active: bool,
     nic_interface: u32,
@@ -123,6 +128,7 @@ impl InitSegment {
     pub fn new(bar: SharedMemory, profile: &Profile) -> Self {
         Self {
             bar,
+            window: device_memory::window(profile, &profile.general.current),
             cmdq_address: 0,
             queue_active: false,
             nic_interface: NIC_FULL_DRIVER,
@@ -152,8 +158,8 @@ impl InitSegment {
         self.tick(now);
     }
 
-    /// Returns the bytes of the BAR that a driver reads. Behind them are megabytes of doorbell pages, which opening a
-    /// device should not touch.
+    /// Returns the bytes that a driver reads at the beginning of the BAR. Behind them are megabytes of doorbell pages,
+    /// which opening a device should not touch, and at the end the window of device memory.
     fn readable(&self) -> usize {
         const READ: usize = 1 << 16;
         self.bar.len().min(READ)
@@ -163,7 +169,7 @@ impl InitSegment {
         self.phase = phase;
         let bytes = self.readable();
         if phase == Phase::Silent {
-            self.bar.fill(0, bytes, 0xff);
+            self.fill_with_ones();
         } else {
             // A driver in another thread may read meanwhile: `initializing` stays set until the whole segment is
             // written.
@@ -171,8 +177,20 @@ impl InitSegment {
             self.bar.fill(0, INITIALIZING, 0);
             let behind = INITIALIZING + 4;
             self.bar.fill(behind, bytes - behind, 0);
+            self.fill_window(0);
             self.restore();
         }
+    }
+
+    fn fill_with_ones(&self) {
+        self.bar.fill(0, self.readable(), 0xff);
+        self.fill_window(0xff);
+    }
+
+    fn fill_window(&self, value: u8) {
+        let [first, end] = [self.window.start, self.window.end]
+            .map(|offset| usize::try_from(offset).unwrap_or(usize::MAX));
+        self.bar.fill(first, end - first, value);
     }
 
     /// Returns whether firmware still boots.
@@ -257,7 +275,7 @@ impl InitSegment {
     /// Marks the device as gone: everything reads as ones.
     pub fn go_dark(&mut self) {
         self.dark = true;
-        self.bar.fill(0, self.readable(), 0xff);
+        self.fill_with_ones();
     }
 
     /// Confirms a state software asked for through `nic_interface`.

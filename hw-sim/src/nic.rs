@@ -93,7 +93,7 @@ pub struct Nic {
     pub(crate) smi: Option<u32>,
     /// Command queue.
     pub(crate) commands: CommandInterface,
-    /// Faults waiting for a command.
+    /// Faults that wait.
     pub(crate) faults: FaultPlan,
     /// First half of a doorbell that arrives as two 4-byte stores, by UAR page and register.
     pub(crate) halves: BTreeMap<(u32, u32), [u8; 4]>,
@@ -285,9 +285,11 @@ impl Nic {
             self.bar.fill(at, bytes.len(), 0xff);
             return;
         }
-        if window(&self.profile, &self.caps.general).contains(&offset) {
-            let memory = &self.objects.device_memory;
-            if !memory.covers(offset, bytes.len() as u64) {
+        let is_silent = self.init.is_silent();
+        if !is_silent && window(&self.profile, &self.caps.general).contains(&offset) {
+            // Two stores to the same bytes leave the same in both copies.
+            self.bar.write_bytes(at, bytes);
+            if !self.objects.device_memory.write(offset, bytes) {
                 self.driver_bug(
                     env,
                     format!("write to device memory at {offset:#x}, which nobody has taken"),
@@ -295,7 +297,7 @@ impl Nic {
             }
             return;
         }
-        if offset >= crate::init_segment::SEGMENT_BYTES && !self.init.is_silent() {
+        if offset >= crate::init_segment::SEGMENT_BYTES && !is_silent {
             let mut value = [0; 8];
             value[..bytes.len()].copy_from_slice(bytes);
             env.doorbells.push_back((
@@ -465,9 +467,15 @@ impl Nic {
         }
     }
 
-    /// Drops the command faults that have not met their command.
-    pub fn mend(&mut self) {
+    /// Drops the waiting faults. Queue pairs that were stuck go on with their work.
+    pub fn mend(&mut self, env: &mut Env) {
         self.faults.clear();
+        for (qpn, slot) in self.objects.qps.iter_mut() {
+            if !slot.queued && slot.qp.as_ref().is_some_and(|qp| qp.pending()) {
+                slot.queued = true;
+                env.runnable.push_back((self.index, qpn));
+            }
+        }
     }
 
     /// Injects a fault.

@@ -155,6 +155,9 @@ impl Sim {
     }
 
     /// Sets priorities and congestion control of the port of a function's card.
+    ///
+    /// # Panics
+    /// [`PortQos::check`] refuses the settings.
     pub fn set_qos(&self, function: &SimFunction, qos: PortQos) {
         function.set_qos(qos);
     }

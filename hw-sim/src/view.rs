@@ -223,8 +223,13 @@ impl Host for View<'_> {
             let (now, later) = rest.split_at_mut(usize::try_from(piece.bytes).unwrap_or(0));
             match memory {
                 Memory::Host => self.nic.iommu.read(piece.iova, now, Who::Key(key))?,
-                // PANIC: a key of device memory lies inside of the BAR.
-                Memory::Device => self.nic.bar.read_bytes(piece.bar_offset(), now),
+                Memory::Device => {
+                    let memory = &self.nic.objects.device_memory;
+                    if !memory.read(piece.iova, now) {
+                        let bytes = piece.bytes;
+                        return Err(KeyError::Range { key, va, bytes });
+                    }
+                }
             }
             rest = later;
         }
@@ -245,8 +250,15 @@ impl Host for View<'_> {
             let (now, later) = rest.split_at(usize::try_from(piece.bytes).unwrap_or(0));
             match memory {
                 Memory::Host => self.nic.iommu.write(piece.iova, now, Who::Key(key))?,
-                // PANIC: as above.
-                Memory::Device => self.nic.bar.write_bytes(piece.bar_offset(), now),
+                Memory::Device => {
+                    let memory = &mut self.nic.objects.device_memory;
+                    if !memory.write(piece.iova, now) {
+                        let bytes = piece.bytes;
+                        return Err(KeyError::Range { key, va, bytes });
+                    }
+                    // PANIC: device memory lies inside of the BAR.
+                    self.nic.bar.write_bytes(piece.bar_offset(), now);
+                }
             }
             rest = later;
         }

@@ -1,8 +1,7 @@
 //! Tests in a stock Linux kernel in a virtual machine, with simulated functions in its PCI slots.
 //!
 //! ```text
-//!   cargo xtask vm --- datctl sim serve --- two sockets --- QEMU, vfio-user-pci --- Linux --- vfio-pci --- our
-//! programs
+//!   cargo xtask vm --- datctl sim serve --- two sockets --- QEMU, vfio-user-pci --- Linux --- vfio-pci --- programs
 //! ```
 //!
 //! Programs in the guest reach the functions as on a customer's machine: through `/dev/vfio`, behind an (emulated

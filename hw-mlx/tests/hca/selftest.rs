@@ -110,7 +110,8 @@ fn a_function_whose_interrupts_are_lost_is_told_from_one_that_does_nothing() {
     assert_eq!(failed.layer, Layer::Interrupt, "{failed}");
 }
 
-/// Lost packets of a Send, of the RDMA Write after it, and of the RDMA Read after that.
+/// Each fault outlives the reset that a test begins with. It meets the Send, the RDMA Write after it, or the RDMA Read
+/// after that.
 #[test]
 fn the_layer_in_which_something_is_lost_is_named() {
     for (fault, layer, said) in [

@@ -1,7 +1,9 @@
-//! Settings of a port for priorities and congestion, made for the physical function's host.
+//! Settings of a port for priorities and congestion control.
 //!
-//! They are set from outside of the world, and registers and commands report them as set. A port on a
-//! [switch](crate::switch) applies them, too; on a bare wire, where no queue ever fills, they have no effect.
+//! The physical function's host sets them from outside of the world, and registers and commands report them. Its
+//! driver changes some of them until the next reset: pauses (register PFCC), traffic classes (QTCT, QETCR) and
+//! parameters of congestion control (MODIFY_CONG_PARAMS). A port on a [switch](crate::switch) applies them; on a bare
+//! wire, where no queue ever fills, they have no effect.
 
 use std::time::Duration;
 
@@ -27,7 +29,6 @@ pub struct PortQos {
     #[serde(with = "stored::code_points")]
     pub priorities: [u8; 64],
     /// The traffic classes of priorities, and their shares of the port (registers QTCT and QETCR).
-    #[serde(default)]
     pub traffic: TrafficClasses,
     /// Priorities of congestion control (QUERY_CONG_STATUS), a bit each: those in which a notified sender slows down;
     /// those in which a receiver notifies.

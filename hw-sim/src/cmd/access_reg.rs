@@ -1,22 +1,20 @@
 //! ACCESS_REG: port and management registers.
 //!
-//! Input and output carry the whole register image behind their 16 bytes. A register the function
-//! A register the function does not have is refused as a bad parameter. A write that changes the port sends its event
-//! after the answer.
+//! Input and output carry the whole register image behind their 16 bytes. A register that the function does not have is
+//! refused as a bad parameter. A write that changes the port sends its event after the answer.
 
+use super::register::{PORT, image_of, own_port};
 use super::{Cmd, Outcome, Refusal, module, port_counters, refuse, traffic_class};
 use crate::card::AdminState;
 use crate::profile::PortType;
 use mlx_prm::{
-    AccessRegIn, AccessRegOut, HostEndianness, Layout, Mcam, Mcqi, Mcqs, Paos, Pfcc, Pmtu, Ppcnt,
-    Ptys, Qpdpm, Qpts, RegisterId,
+    AccessRegIn, AccessRegOut, HostEndianness, Mcam, Mcqi, Mcqs, Paos, Pfcc, Pmtu, Ppcnt, Ptys,
+    Qpdpm, Qpts, RegisterId,
 };
 use zerocopy::IntoBytes;
 
 /// op_mod: read. 0 writes.
 const READ: u32 = 1;
-/// The only port.
-const PORT: u32 = 1;
 const PAOS_UP: u32 = 1;
 const PAOS_DOWN: u32 = 2;
 const PROTO_INFINIBAND: u32 = 1;
@@ -103,20 +101,6 @@ fn access(
     }
 }
 
-/// Returns the register's image, of at least its size.
-pub(super) fn image_of<T: Layout>(image: &[u8]) -> Result<T, Refusal> {
-    let Ok((register, _)) = T::read_from_prefix(image) else {
-        return Err(refuse!(
-            BAD_INPUT_LEN,
-            "register image too short",
-            "{:#x} of {:#x}",
-            image.len(),
-            T::SIZE
-        ));
-    };
-    Ok(register)
-}
-
 fn bytes_back(image: &[u8], length: usize) -> Result<Vec<u8>, Refusal> {
     if image.len() < length {
         return Err(refuse!(
@@ -127,13 +111,6 @@ fn bytes_back(image: &[u8], length: usize) -> Result<Vec<u8>, Refusal> {
         ));
     }
     Ok(vec![0; length])
-}
-
-pub(super) fn own_port(port: u32) -> Result<(), Refusal> {
-    if port != PORT {
-        return Err(refuse!(BAD_PARAM, "no such port", "{port}"));
-    }
-    Ok(())
 }
 
 fn host_endianness(image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {

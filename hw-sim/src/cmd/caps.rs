@@ -68,6 +68,11 @@ pub(super) fn query_hca_cap(cmd: &mut Cmd<'_>) -> Outcome {
         return other_function(cmd, seat, kind, current);
     }
     let (profile, caps) = (&cmd.nic.profile, &cmd.nic.caps);
+    // A recorded page has the window of a real card's BAR.
+    if kind == CapType::DEV_MEM && caps.general.device_memory() {
+        let window = device_memory::window(profile, &caps.general);
+        return page_output(device_memory::page(&window).as_bytes());
+    }
     if let Some(recorded) = profile.other_pages.get(&kind.0) {
         return page_output(if current {
             &recorded.current
@@ -93,10 +98,6 @@ pub(super) fn query_hca_cap(cmd: &mut Cmd<'_>) -> Outcome {
             profile.eswitch_flow_table.as_bytes().to_vec()
         }
         CapType::ESWITCH if caps.general.eswitch_manager() => profile.eswitch.as_bytes().to_vec(),
-        CapType::DEV_MEM if caps.general.device_memory() => {
-            let window = device_memory::window(profile, &caps.general);
-            device_memory::page(&window).as_bytes().to_vec()
-        }
         // Neither packet pacing nor scheduling elements.
         CapType::QOS if caps.general.qos() => Vec::new(),
         // The function has none. Inferred: a device that has the page reports it there; rdma-core's tests look

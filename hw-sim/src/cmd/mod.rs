@@ -29,6 +29,7 @@ mod module;
 mod port_counters;
 mod qp;
 pub(crate) mod refusal;
+mod register;
 mod resources;
 mod rq;
 mod rqt;

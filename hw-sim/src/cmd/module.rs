@@ -4,7 +4,7 @@
 //! It is a copper cable of one metre without electronics, a QSFP28, as SFF-8636 describes one: a lower page and upper
 //! page 0, which is all that such a cable has. It has no sensors.
 
-use super::access_reg::{image_of, own_port};
+use super::register::{image_of, own_port};
 use super::{Cmd, Refusal, refuse};
 use mlx_prm::{Mcia, Pmlp};
 use zerocopy::IntoBytes;

@@ -1,7 +1,7 @@
 //! Traffic classes of the port: registers QTCT and QETCR, as Linux' `mlx5_core` writes them for `dcb ets` and `dcb
 //! maxrate`, and at its start (`mlx5e_ets_init` in drivers/net/ethernet/mellanox/mlx5/core/en_dcbnl.c).
 
-use super::access_reg::{image_of, own_port};
+use super::register::{image_of, own_port};
 use super::{Cmd, Refusal, refuse};
 use crate::switch::{RateLimit, TrafficClass};
 use mlx_prm::{EtsTcnConfig, Qetcr, Qtct, RateUnit};

@@ -29,8 +29,12 @@ fn boots(until: u64) -> Boot {
 )]
 fn a_driver_that_sees_the_firmware_ready_sees_the_whole_segment() {
     const ROUNDS: u32 = 500;
-    let bar = SharedMemory::anonymous(1 << 16).unwrap();
-    let mut segment = InitSegment::new(bar.clone(), &Profile::default());
+    let profile = Profile {
+        bar_bytes: 1 << 16,
+        ..Profile::default()
+    };
+    let bar = SharedMemory::anonymous(profile.bar_bytes).unwrap();
+    let mut segment = InitSegment::new(bar.clone(), &profile);
     let boot = Boot {
         silent_until: 1,
         ..Boot::default()

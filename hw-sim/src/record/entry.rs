@@ -13,7 +13,8 @@ use crate::switch::SwitchConfig;
 /// An input of a world from outside, or a result of it. Functions, cards and links are named by their numbers, in
 /// order of creation; times are in nanoseconds.
 ///
-/// The position of a variant is its number in the file: append new ones at the end.
+/// The position of a variant is its number in the file: append new ones at the end. A change of a variant's fields is
+/// a new version of the file ([`VERSION`](super::VERSION)).
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Record {
     /// A card was added.
@@ -63,7 +64,7 @@ pub enum Record {
         /// The fault.
         fault: Fault,
     },
-    /// Command faults of a function were dropped.
+    /// All waiting faults of a function were dropped.
     Mend {
         /// The function.
         function: usize,
@@ -296,7 +297,7 @@ impl fmt::Display for Record {
                 write!(f, "f{function} fault {fault:?}")?;
                 later.map_or(Ok(()), |commands| write!(f, ", {commands} commands later"))
             }
-            Self::Mend { function } => write!(f, "f{function} without command faults"),
+            Self::Mend { function } => write!(f, "f{function} without waiting faults"),
             Self::Administered { function, settings } => write!(f, "f{function} is {settings:?}"),
             Self::Map {
                 function,

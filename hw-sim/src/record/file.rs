@@ -8,6 +8,9 @@
 //! Numbers before a block are big-endian; the sums cover the unpacked bytes. Each block is packed by itself, so that
 //! a file that was cut, or whose writer was killed, is good up to its last whole block. A reader has one block in
 //! memory; it refuses a block longer than a writer makes.
+//!
+//! A record has no length of its own, so a field more or less in one of them is a new version. Version 2 added the
+//! traffic classes to [`Record::Qos`]. All other records are the same in version 1, which is read but for that one.
 
 use std::io::{self, Read, Write};
 
@@ -20,8 +23,12 @@ use thiserror::Error;
 use super::Record;
 
 const MAGIC: &[u8; 8] = b"mlx5rec\n";
-/// Version that is written, and the only one that is read.
-pub const VERSION: u16 = 1;
+/// Version that is written.
+pub const VERSION: u16 = 2;
+/// Oldest version that is read.
+const OLDEST: u16 = 1;
+/// Number of [`Record::Qos`] in a file, and the first version with today's form of it.
+const QOS: (u8, u16) = (30, 2);
 /// Bytes of records in a block before it is written.
 const BLOCK: usize = 256 << 10;
 /// Limit of a record's bytes.
@@ -48,8 +55,11 @@ pub enum RecordingError {
     #[error("not a recording of a simulated world")]
     Foreign,
     /// A recording of another version.
-    #[error("a recording of version {0}; this simulator reads version {VERSION}")]
+    #[error("a recording of version {0}; this simulator reads versions {OLDEST} to {VERSION}")]
     Version(u16),
+    /// A record whose form has changed since the recording's version.
+    #[error("a recording of version {0} has settings of a port, whose form is another one since version {since}", since = QOS.1)]
+    OldSettings(u16),
     /// Bytes that no writer produces.
     #[error("damaged {place}: {what}")]
     Damaged {
@@ -175,6 +185,7 @@ impl Writer {
 /// A recording being read.
 pub(crate) struct Reader<R> {
     from: R,
+    version: u16,
     header: Header,
     block: Vec<u8>,
     at: usize,
@@ -191,7 +202,7 @@ impl<R: Read> Reader<R> {
         }
         let [.., v, w, a, b, c, d, e, f, g, h] = head;
         let version = u16::from_be_bytes([v, w]);
-        if version != VERSION {
+        if !(OLDEST..=VERSION).contains(&version) {
             return Err(RecordingError::Version(version));
         }
         let length = u32::from_be_bytes([a, b, c, d]) as usize;
@@ -209,6 +220,7 @@ impl<R: Read> Reader<R> {
             postcard::from_bytes(&body).map_err(|error| damaged("header", error.to_string()))?;
         Ok(Self {
             from,
+            version,
             header,
             block: Vec::new(),
             at: 0,
@@ -230,6 +242,10 @@ impl<R: Read> Reader<R> {
     pub(crate) fn next(&mut self) -> Result<Option<Record>, RecordingError> {
         if self.at == self.block.len() && !self.next_block()? {
             return Ok(None);
+        }
+        let (number, first) = QOS;
+        if self.version < first && self.block[self.at] == number {
+            return Err(RecordingError::OldSettings(self.version));
         }
         let place = || format!("block {}, byte {}", self.blocks, self.at);
         let (record, rest) = postcard::take_from_bytes(&self.block[self.at..])

@@ -24,16 +24,28 @@ const ANSWERED_NS: u64 = 1_000_000;
 
 impl Env {
     /// The link of a card's port goes down at both ends when the answer to the Set that wants it has left, and trains
-    /// again.
+    /// again. Until then the port shows Down, and another such Set changes nothing.
     pub(crate) fn retrain_soon(&mut self, seat: Seat) {
-        if let Some(function) = self.manager(seat) {
+        if let Some(function) = self.manager(seat)
+            && !self.retrains(seat)
+        {
             let due = self.now.saturating_add(ANSWERED_NS);
             self.schedule(due, function, Timer::Retrain);
         }
     }
 
+    /// Returns whether the link of a card's port is about to go down and train again.
+    fn retrains(&self, seat: Seat) -> bool {
+        let function = self.manager(seat);
+        let mut timers = self.timers.values();
+        timers.any(|&(of, timer)| timer == Timer::Retrain && Some(of) == function)
+    }
+
     /// The link of a function's port.
     pub fn link(&self, seat: Seat) -> Link {
+        if self.retrains(seat) {
+            return Link::Dark;
+        }
         let uplink = &self.card(seat).uplink;
         match (self.is_up(seat), uplink.light && !uplink.is_training()) {
             (true, _) => Link::Up,

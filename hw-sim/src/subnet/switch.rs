@@ -65,16 +65,16 @@ pub struct SubnetSwitch {
     multicast: Vec<u16>,
     pkeys: Vec<u16>,
     /// Changes of links by a manager, until the other end is notified.
-    lights: Vec<(u8, Light)>,
+    link_changes: Vec<(u8, LinkChange)>,
 }
 
 /// A change of a port's link by a manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Light {
-    /// Disabled.
-    Off,
-    /// Enabled again.
-    On,
+pub enum LinkChange {
+    /// Switched off.
+    Disabled,
+    /// Switched on again.
+    Enabled,
     /// Taken down, to train again at once.
     Retrain,
 }
@@ -117,7 +117,7 @@ impl SubnetSwitch {
             linear: vec![NOWHERE; usize::from(FIRST_MULTICAST_LID)],
             multicast: vec![multicast; GROUPS],
             pkeys,
-            lights: Vec::new(),
+            link_changes: Vec::new(),
         }
     }
 
@@ -128,8 +128,8 @@ impl SubnetSwitch {
     }
 
     /// Takes the changes of links by a manager since the last call.
-    pub fn take_lights(&mut self) -> Vec<(u8, Light)> {
-        std::mem::take(&mut self.lights)
+    pub fn take_link_changes(&mut self) -> Vec<(u8, LinkChange)> {
+        std::mem::take(&mut self.link_changes)
     }
 
     /// Returns whether there is such a port for a cable.
@@ -426,17 +426,17 @@ impl SubnetSwitch {
         if changes.bounced {
             self.info.set_port_state_change(true);
         }
-        let light = match (changes.enable, port.link) {
-            (Some(false), Link::Up | Link::Dark) => Some((Link::Disabled, Light::Off)),
-            (Some(true), Link::Disabled) => Some((Link::Dark, Light::On)),
-            (_, link) if changes.bounced => Some((link, Light::Retrain)),
+        let change = match (changes.enable, port.link) {
+            (Some(false), Link::Up | Link::Dark) => Some((Link::Disabled, LinkChange::Disabled)),
+            (Some(true), Link::Disabled) => Some((Link::Dark, LinkChange::Enabled)),
+            (_, link) if changes.bounced => Some((link, LinkChange::Retrain)),
             _ => None,
         };
-        if let Some((link, light)) = light {
+        if let Some((link, change)) = change {
             port.link = link;
             // CAST: at most fifteen.
-            self.lights
-                .push((u8::try_from(number).unwrap_or(u8::MAX), light));
+            self.link_changes
+                .push((u8::try_from(number).unwrap_or(u8::MAX), change));
         }
         Ok(answer)
     }

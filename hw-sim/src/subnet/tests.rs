@@ -1,8 +1,11 @@
 //! Directed routes and a switch, packet by packet.
 
 use super::directed::{self, Step};
-use super::switch::{Light, SubnetSwitch};
+use super::switch::{LinkChange, SubnetSwitch};
 use super::*;
+use crate::card::seat::{PHYSICAL, Seat};
+use crate::card::{Card, CardRules};
+use crate::env::{Env, Timer};
 use crate::wire::{
     self, BthRepr, DethRepr, Headers, LrhPacket, LrhRepr, Network, Opcode, Packet, Psn,
 };
@@ -247,10 +250,34 @@ fn a_switch_takes_no_packet_whose_lane_is_not_its_queue_pairs() {
 fn a_switch_that_takes_a_link_down_has_the_other_end_hear_of_it() {
     let mut switch = switch(Manager::Outside);
     assert_eq!(set_state(&mut switch, 2, 1), 0x8000);
-    assert_eq!(switch.take_lights(), [(2, Light::Retrain)]);
+    assert_eq!(switch.take_link_changes(), [(2, LinkChange::Retrain)]);
     switch.link_changed(2, false);
     let info = get(&mut switch, SmpAttribute::PORT_INFO, 2);
     assert_eq!(info.data()[32] & 0xf, 1, "Down");
+}
+
+/// A manager may ask again before the link is down.
+#[test]
+fn a_link_that_is_to_go_down_shows_down_and_goes_down_once() {
+    let mut env = Env::new(1, false);
+    let profile = Profile::default().infiniband();
+    let mut card = Card::new(&profile, CardRules::default());
+    card.add(0, &profile);
+    env.cards.push(card);
+    let seat = Seat {
+        card: 0,
+        vport: PHYSICAL,
+    };
+    env.set_light(seat, true);
+    assert_eq!(env.link(seat), Link::Up);
+    for _ in 0..3 {
+        env.retrain_soon(seat);
+    }
+    assert_eq!(env.link(seat), Link::Dark);
+    assert!(env.is_up(seat), "the answer still leaves");
+    let retrains = env.timers.values();
+    let retrains = retrains.filter(|&&timer| timer == (0, Timer::Retrain));
+    assert_eq!(retrains.count(), 1);
 }
 
 fn set_state(switch: &mut SubnetSwitch, port: u32, state: u32) -> u16 {

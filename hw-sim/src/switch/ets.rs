@@ -3,11 +3,12 @@
 //!
 //! Each priority belongs to a class, and each class to a group. The group with the highest number that has a frame
 //! sends first; the classes of one group share the port by their percentages, counted in bytes. A class may have a
-//! largest rate: after a frame it is silent for as long as the frame takes at that rate. Inside a class the highest
-//! priority goes first.
+//! largest rate: after a frame it is silent for as long as the frame takes at that rate. Inferred: inside a class the
+//! highest priority goes first.
 //!
-//! Linux' words for it (`mlx5e_build_tc_group` in drivers/net/ethernet/mellanox/mlx5/core/en_dcbnl.c): classes of
-//! bandwidth shares in group 0, strict ones above, each alone in its group.
+//! Groups as Linux writes them (`mlx5e_build_tc_group` in drivers/net/ethernet/mellanox/mlx5/core/en_dcbnl.c): classes
+//! of bandwidth shares are in group 0. If one of them has a share of zero, all such are in group 0 and the others in
+//! group 1. Strict classes are above, each alone in its group. Vendor-specific classes share group 7.
 
 use serde::{Deserialize, Serialize};
 

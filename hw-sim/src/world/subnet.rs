@@ -6,7 +6,7 @@ use crate::link::{Link, LinkFaults};
 use crate::network::{End, NotConnected};
 use crate::record::Record;
 use crate::subnet::Manager;
-use crate::subnet::switch::{Light, SubnetSwitch};
+use crate::subnet::switch::{LinkChange, SubnetSwitch};
 use rand::RngCore;
 
 /// Limit of a world's switches.
@@ -123,7 +123,7 @@ impl World {
             return;
         };
         let by = u8::try_from(port).unwrap_or(u8::MAX);
-        let (departures, lights) = (switch.receive(by, frame), switch.take_lights());
+        let (departures, link_changes) = (switch.receive(by, frame), switch.take_link_changes());
         for (port, frame) in departures {
             let port = usize::from(port);
             let end = End::Subnet {
@@ -140,7 +140,7 @@ impl World {
                 cable.link.send(now, side, frame);
             }
         }
-        for (port, light) in lights {
+        for (port, change) in link_changes {
             let port = usize::from(port);
             let end = End::Subnet {
                 switch: number,
@@ -150,10 +150,10 @@ impl World {
             if let Some(End::Card(card)) = cable.map(|cable| side_of(cable, end).1)
                 && let Some(seat) = self.physical(card)
             {
-                match light {
-                    Light::Off => self.env.set_light(seat, false),
-                    Light::On => self.env.set_light(seat, true),
-                    Light::Retrain => self.env.retrain_soon(seat),
+                match change {
+                    LinkChange::Disabled => self.env.set_light(seat, false),
+                    LinkChange::Enabled => self.env.set_light(seat, true),
+                    LinkChange::Retrain => self.env.retrain_soon(seat),
                 }
             }
         }

@@ -4,16 +4,26 @@
 //! include/linux/mlx5/mlx5_ifc.h), and ranges are whole pages as `mlx5_cmd_alloc_memic` gives them
 //! (drivers/infiniband/hw/mlx5/dm.c).
 
-use hw_sim::{Sim, SimConfig};
+use driver::Device;
+use hw_sim::profile::RawPage;
+use hw_sim::{Fault, Profile, Sim, SimConfig};
 use mlx_prm::*;
 
-use crate::bench::{Bench, Failure, modest};
+use crate::bench::{Bench, Failure, list, modest};
 use crate::strict_data::Side;
 
 const PAGE: u32 = 4096;
 const ANY_QP: u32 = 0xff_ffff;
 /// Access mode 5 of a key, in its two fields.
 const MEMIC: (u32, u32) = (1, 1);
+/// Access modes of keys of other keys.
+const KLM: u32 = 2;
+const KSM: u32 = 3;
+/// Optional parameter of a transition: right to remote atomics (Linux `MLX5_QP_OPTPAR_RAE`).
+const OPT_RAE: u32 = 1 << 2;
+
+/// Operand of a fetch and add.
+const ADD: u64 = 3;
 
 /// Where the window begins, its bytes, and how many may be taken.
 fn window(bench: &mut Bench) -> (u64, u32, u32) {
@@ -161,6 +171,24 @@ fn a_key_of_device_memory_lies_inside_of_it_and_keeps_it() {
     assert!(bench.sim.report(&bench.function).driver_bugs.is_empty());
 }
 
+/// Posts an RDMA operation, and returns the opcode of its completion.
+fn request(
+    side: &mut Side,
+    opcode: WqeOpcode,
+    (va, rkey): (u64, u32),
+    (local, bytes): (u64, u32),
+) -> CqeOpcode {
+    let mut remote = RaddrSeg::new();
+    remote.set_raddr(va).set_rkey(rkey);
+    let mut data = DataSeg::new();
+    data.set_byte_count(bytes)
+        .set_lkey(side.key)
+        .set_addr(local);
+    let body = [*remote.as_array(), *data.as_array()].concat();
+    side.post(opcode, 0, &body);
+    side.wait_cqe().opcode()
+}
+
 /// The processor's stores are there for the device, and the device's writes for the processor; what the next owner
 /// finds are zeros.
 #[test]
@@ -182,15 +210,7 @@ fn data_goes_between_device_memory_and_the_hosts() {
 
     let (memory, iova) = side.data;
     let post = |side: &mut Side, opcode, va: u64, local: u64, bytes: u32| {
-        let mut remote = RaddrSeg::new();
-        remote.set_raddr(va).set_rkey(rkey);
-        let mut data = DataSeg::new();
-        data.set_byte_count(bytes)
-            .set_lkey(side.key)
-            .set_addr(local);
-        let body = [*remote.as_array(), *data.as_array()].concat();
-        side.post(opcode, 0, &body);
-        side.wait_cqe().opcode()
+        request(side, opcode, (va, rkey), (local, bytes))
     };
     let done = post(&mut side, WqeOpcode::RDMA_READ, 8, iova, 16);
     assert_eq!(done, CqeOpcode::REQ);
@@ -261,4 +281,160 @@ fn without_the_capability_there_is_no_device_memory() {
     assert_eq!(give_back(&mut bench, 0, 64), CmdStatus::BAD_OP);
     let wanted = key(resources.pd, 0, 64);
     assert_eq!(bench.status(&wanted), CmdStatus::BAD_PARAM);
+}
+
+/// Returns a queue pair that is connected to itself, and a piece of device memory of 128 bytes.
+fn looped(profile: Profile, change: impl FnOnce(&mut Qpc)) -> (Side, u64) {
+    let sim = Sim::new(SimConfig::seeded(5));
+    let mut side = Side::with(&sim, profile, 0, 6, change);
+    let own = side.qpn;
+    side.connect(own, 0);
+    let (start, ..) = window(&mut side.bench);
+    let taken = side.bench.exec(&ask(start, PAGE, 128, 0)).unwrap();
+    (side, taken.memic_start_addr())
+}
+
+#[test]
+fn atomic_operations_reach_device_memory() {
+    let (mut side, at) = looped(modest(), |qpc| _ = qpc.set_atomic_mode(1));
+    let mut rights = Rts2RtsQpIn::for_qp(Qpn::new(side.qpn), OPT_RAE);
+    rights.qpc_mut().set_rae(true).set_atomic_mode(1);
+    side.bench.exec(&rights).unwrap();
+    let mut create = key(side.resources.pd, at, 128);
+    create.memory_key_mkey_entry_mut().set_a(true);
+    let rkey = side.bench.exec(&create).unwrap().mkey_index() << 8;
+    side.bench
+        .write64(at + 8, 0x1122_3344_5566_7788_u64.swap_bytes());
+    let mut remote = RaddrSeg::new();
+    remote.set_raddr(8).set_rkey(rkey);
+    let mut atomic = AtomicSeg::new();
+    atomic.set_swap_add(ADD);
+    let mut data = DataSeg::new();
+    data.set_byte_count(8)
+        .set_lkey(side.key)
+        .set_addr(side.data.1);
+    let body = [*remote.as_array(), *atomic.as_array(), *data.as_array()].concat();
+    side.post(WqeOpcode::ATOMIC_FA, 0, &body);
+    assert_eq!(side.wait_cqe().opcode(), CqeOpcode::REQ);
+    let low = usize::try_from(at).unwrap() + 8;
+    let now = [side.bench.read32(low), side.bench.read32(low + 4)];
+    assert_eq!(now, [0x8b77_6655, 0x4433_2211], "the host's byte order");
+}
+
+/// Inferred: Linux makes no key of keys of device memory.
+#[test]
+fn no_key_of_other_keys_reaches_device_memory() {
+    for mode in [KLM, KSM] {
+        let mut profile = modest();
+        profile.general.set(|page| {
+            page.set_fixed_buffer_size(true);
+        });
+        let (mut side, at) = looped(profile, |_| {});
+        let inner = side.bench.exec(&key(side.resources.pd, at, 128)).unwrap();
+        let inner = inner.mkey_index() << 8;
+        let mut create = key(side.resources.pd, 0, 64);
+        create
+            .memory_key_mkey_entry_mut()
+            .set_access_mode_1_0(mode)
+            .set_access_mode_4_2(0)
+            .set_log_page_size(12)
+            .set_translations_octword_size(4);
+        create.set_translations_octword_actual_size(1);
+        let entry = [64 << 32 | u64::from(inner), 0];
+        let outer = side.bench.exec_with(&create, &list(&entry)).unwrap();
+        let outer = outer.mkey_index() << 8;
+        let local = (side.data.1, 64);
+        let direct = request(&mut side, WqeOpcode::RDMA_WRITE, (0, inner), local);
+        assert_eq!(direct, CqeOpcode::REQ);
+        let through = request(&mut side, WqeOpcode::RDMA_WRITE, (0, outer), local);
+        assert_eq!(through, CqeOpcode::REQ_ERR, "access mode {mode}");
+        let report = side.bench.sim.report(&side.bench.function);
+        assert_eq!(report.dma_faults.len(), 0, "access mode {mode}");
+    }
+}
+
+/// The commands have no field for a user context (`mlx5_ifc_alloc_memic_in_bits`).
+#[test]
+fn a_user_context_takes_no_device_memory_and_makes_no_key_of_it() {
+    let (mut bench, resources) = Bench::usable(modest().devx());
+    let uid = bench.exec(&CreateUctxIn::new()).unwrap().uid();
+    let (start, ..) = window(&mut bench);
+    let mut bytes = ask(start, PAGE, 64, 0).as_array().to_vec();
+    bytes[2..4].copy_from_slice(&u16::try_from(uid).unwrap().to_be_bytes());
+    let refused = Err(Failure::Refused(CmdStatus::BAD_PARAM));
+    assert_eq!(bench.raw(&bytes, AllocMemicOut::SIZE), refused);
+    let taken = bench.exec(&ask(start, PAGE, 64, 0)).unwrap();
+    let mut create = key(resources.pd, taken.memic_start_addr(), 64);
+    create.set_uid(uid);
+    assert_eq!(bench.status(&create), CmdStatus::BAD_PARAM);
+}
+
+#[test]
+fn the_page_of_device_memory_tells_the_simulators_window_and_not_a_recorded_ones() {
+    let mut profile = modest();
+    let recorded = vec![0xff; 0x1000];
+    let page = RawPage {
+        max: recorded.clone(),
+        current: recorded,
+    };
+    profile.other_pages.insert(CapType::DEV_MEM.0, page);
+    let bar = profile.bar_bytes as u64;
+    let (mut bench, _) = Bench::usable(profile);
+    let (start, size, _) = window(&mut bench);
+    assert_eq!(start + u64::from(size), bar);
+    let taken = bench.exec(&ask(start, PAGE, 64, 0)).unwrap();
+    assert_eq!(taken.memic_start_addr(), start);
+}
+
+#[test]
+fn a_reset_empties_device_memory_after_it_was_silent() {
+    let (mut side, at) = looped(modest(), |_| {});
+    let low = usize::try_from(at).unwrap();
+    let bench = &mut side.bench;
+    bench.write32(at, 0x1122_3344);
+    bench.function.reset();
+    assert_eq!(bench.read32(low), u32::MAX, "silent");
+    bench.write32(at, 0x5566_7788);
+    assert_eq!(bench.read32(low), u32::MAX, "a store is lost");
+    let bugs = bench.sim.report(&bench.function).driver_bugs;
+    assert_eq!(bugs.len(), 1, "{bugs:?}");
+    assert!(bugs[0].contains("is lost"), "{bugs:?}");
+    bench.start();
+    assert_eq!(bench.read32(low), 0);
+    let objects = bench.sim.report(&bench.function).objects;
+    assert!(!objects.contains_key("device memory"), "{objects:?}");
+}
+
+#[test]
+fn device_memory_of_a_device_that_is_gone_reads_as_ones() {
+    for fault in [Fault::BarAllOnes, Fault::SurpriseRemoval] {
+        let (mut side, at) = looped(modest(), |_| {});
+        let low = usize::try_from(at).unwrap();
+        let bench = &mut side.bench;
+        bench.write32(at, 0x1122_3344);
+        bench.sim.inject(&bench.function, &fault);
+        assert_eq!(bench.read32(low), u32::MAX, "{fault:?}");
+        bench.write32(at, 0x5566_7788);
+        assert_eq!(bench.read32(low), u32::MAX, "{fault:?}");
+    }
+}
+
+/// A store reaches the device with the call that reports it; a recording has it at that place.
+#[test]
+fn a_store_that_was_not_reported_yet_is_hidden_from_the_device() {
+    let (mut side, at) = looped(modest(), |_| {});
+    let low = usize::try_from(at).unwrap();
+    let rkey = side.bench.exec(&key(side.resources.pd, at, 128)).unwrap();
+    let rkey = rkey.mkey_index() << 8;
+    side.bench.bar.store_be32(low, 0x1122_3344);
+    let (memory, iova) = side.data;
+    let read = |side: &mut Side| {
+        let done = request(side, WqeOpcode::RDMA_READ, (0, rkey), (iova, 4));
+        assert_eq!(done, CqeOpcode::REQ);
+        side.bench.memory.load_be32(memory)
+    };
+    assert_eq!(read(&mut side), 0);
+    let bytes = 0x1122_3344_u32.to_be_bytes();
+    side.bench.function.bar_written(0, at, &bytes);
+    assert_eq!(read(&mut side), 0x1122_3344);
 }

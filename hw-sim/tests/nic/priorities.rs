@@ -1,10 +1,16 @@
 //! The port's registers and commands for priorities and congestion, and their permissions.
 
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use hw_sim::switch::{Pfc, SwitchConfig, TrafficClasses};
+use hw_sim::{Connector, LinkFaults, PortQos, Sim, SimConfig, SwitchId};
 use mlx_prm::*;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::bench::{Bench, Failure, modest};
 use crate::strict::usable;
+use crate::strict_data::Side;
 
 /// The physical function sets a port's priorities, and none of them by these registers.
 #[test]
@@ -80,7 +86,7 @@ fn the_driver_sets_pauses_of_the_port_or_of_priorities() {
         access(&mut bench, 0, &priorities),
         Ok((false, false, 8, 0x18))
     );
-    // Both may be said; the priorities win.
+    // Both may be set.
     assert_eq!(access(&mut bench, 0, &pause), Ok((true, true, 8, 0x18)));
     priorities.set_prio_mask_tx(0).set_pfcrx(0);
     assert_eq!(access(&mut bench, 0, &priorities), Ok((false, false, 8, 0)));
@@ -358,7 +364,7 @@ fn a_reset_undoes_the_drivers_congestion_parameters() {
         page.set_cc_query_allowed(true).set_cc_modify_allowed(true);
     });
     let mut bench = Bench::power_on(profile);
-    let mut qos = hw_sim::PortQos::default();
+    let mut qos = PortQos::default();
     qos.reaction.additive_mbps = 9;
     bench.sim.set_qos(&bench.function, qos);
     let rate = |bench: &mut Bench| {
@@ -378,4 +384,104 @@ fn a_reset_undoes_the_drivers_congestion_parameters() {
     bench.exec(&change).unwrap();
     driver::Device::reset(&*bench.function);
     assert_eq!(rate(&mut bench), 9, "as the host has it, once more");
+}
+
+/// Sends 64 KiB in packets of 1 KiB to another function on the switch, and returns how many frames the switch has
+/// received after 100 us.
+fn sent(sides: &mut [Side; 2], switch: SwitchId) -> u64 {
+    let [a, b] = sides;
+    let mut remote = RaddrSeg::new();
+    remote.set_raddr(b.data.1).set_rkey(b.key);
+    let mut data = DataSeg::new();
+    data.set_byte_count(64 << 10)
+        .set_lkey(a.key)
+        .set_addr(a.data.1);
+    let body = [*remote.as_array(), *data.as_array()].concat();
+    let sim = a.bench.sim.clone();
+    let received = || sim.switch_counters(switch, 0).expect("a port").received;
+    let before = received();
+    a.post(WqeOpcode::RDMA_WRITE, 0, &body);
+    sim.advance(Duration::from_micros(100));
+    received() - before
+}
+
+/// Returns two functions with a connection over a switch.
+fn on_a_switch(config: SwitchConfig) -> ([Side; 2], SwitchId) {
+    let sim = Sim::new(SimConfig::seeded(7));
+    let switch = sim.add_switch(config).unwrap();
+    let mut sides = [0, 1].map(|side| Side::with(&sim, modest(), side, 6, |_| {}));
+    for (side, port) in sides.iter().zip(0..) {
+        let ends = [
+            Connector::Function(&side.bench.function),
+            Connector::Port(switch, port),
+        ];
+        sim.connect_switch(ends, LinkFaults::NONE).unwrap();
+    }
+    let [a, b] = &mut sides;
+    a.connect(b.qpn, 1);
+    b.connect(a.qpn, 0);
+    (sides, switch)
+}
+
+#[test]
+fn the_port_sends_a_traffic_class_at_the_rate_that_the_driver_writes() {
+    let (mut sides, switch) = on_a_switch(SwitchConfig::default());
+    assert_eq!(sent(&mut sides, switch), 64, "at the port's rate");
+    assert_eq!(sides[0].wait_cqe().opcode(), CqeOpcode::REQ);
+    // Class 0: r, one time 1 Gb/s.
+    let mut image = [0; 0x50];
+    image[0x08..0x10].copy_from_slice(&[0x20, 0, 0, 0, 0, 4, 0, 1]);
+    register(&mut sides[0].bench, RegisterId::QETCR, WRITE, &image).unwrap();
+    // Ethernet, IPv4, UDP, BTH, ICRC, FCS, preamble and gap: 1,106 bytes on the wire, and the RETH of the first.
+    // Frame n begins after 8,976 + (n - 2) * 8,848 ns: the twelfth within 100 us.
+    assert_eq!(sent(&mut sides, switch), 12);
+}
+
+/// Inferred: a port does one or the other (IEEE 802.1Q, "Priority-based flow control").
+#[test]
+fn a_pause_of_a_priority_is_obeyed_by_a_port_that_obeys_priorities_whatever_else_is_set() {
+    let config = SwitchConfig {
+        pfc: Some(Pfc {
+            xoff_bytes: 1,
+            xon_bytes: 0,
+            ..Pfc::of(1)
+        }),
+        ..SwitchConfig::default()
+    };
+    for priorities in [0, 1] {
+        let (mut sides, switch) = on_a_switch(config.clone());
+        let mut pfcc = Pfcc::new();
+        pfcc.set_local_port(1)
+            .set_pptx(true)
+            .set_pprx(true)
+            .set_prio_mask_tx(0xff)
+            .set_prio_mask_rx(0xff)
+            .set_pfctx(priorities)
+            .set_pfcrx(priorities);
+        let bench = &mut sides[0].bench;
+        register(bench, RegisterId::PFCC, WRITE, pfcc.as_bytes()).unwrap();
+        sent(&mut sides, switch);
+        let bench = &sides[0].bench;
+        let pauses = bench.sim.pauses(&bench.function)[0];
+        assert!(pauses.received > 0, "{pauses:?}");
+        assert_eq!(pauses.silent_ns > 0, priorities == 1, "{pauses:?}");
+    }
+}
+
+#[test]
+fn settings_of_a_port_that_no_register_has_are_refused_at_once() {
+    let bench = Bench::power_on(modest());
+    let mut classes = [TrafficClasses::default(); 2];
+    classes[0].of_priority[3] = 8;
+    classes[1].classes[3].group = 8;
+    for (traffic, said) in classes.into_iter().zip(["traffic class 8", "group 8"]) {
+        let qos = PortQos {
+            traffic,
+            ..PortQos::default()
+        };
+        let set = || bench.sim.set_qos(&bench.function, qos);
+        let wrong = std::panic::catch_unwind(AssertUnwindSafe(set)).expect_err("it is refused");
+        let wrong = wrong.downcast_ref::<String>().expect("a sentence");
+        assert!(wrong.contains(said), "{wrong}");
+    }
 }

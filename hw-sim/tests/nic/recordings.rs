@@ -4,7 +4,7 @@ use std::io::Cursor;
 use std::time::Duration;
 
 use hw_sim::record::{Header, Record, Replay, packed};
-use hw_sim::{CardRules, Fault, LinkFaults, Profile};
+use hw_sim::{CardRules, Fault, LinkFaults, PortQos, Profile, Reaction};
 
 use crate::bench::modest;
 
@@ -116,4 +116,53 @@ fn a_recorded_functions_pages_are_limited() {
         let ended = end_with(profile, []).unwrap_err();
         assert!(ended.contains("pages"), "{ended}");
     }
+}
+
+/// Returns the result of replaying a card and a record in a file of a version.
+fn end_of_version(version: u16, record: &[u8]) -> Result<(), String> {
+    let card = Record::Card {
+        physical: Box::new(modest()),
+        virtual_functions: 0,
+        rules: CardRules::default(),
+    };
+    let block = [&postcard::to_stdvec(&card).unwrap(), record].concat();
+    let mut file = packed(&Header::default(), &block).unwrap();
+    file[8..10].copy_from_slice(&version.to_be_bytes());
+    let replay = Replay::open(Cursor::new(file)).map_err(|error| error.to_string())?;
+    let ended = replay.without_comparison().run(None);
+    ended.map(drop).map_err(|error| error.to_string())
+}
+
+/// Version 1 had settings of a port without traffic classes; all other records are the same in version 2.
+#[test]
+fn a_recording_of_version_1_is_read_but_for_the_settings_of_a_port() {
+    let other = postcard::to_stdvec(&Record::Posted(true)).unwrap();
+    for version in [1, 2] {
+        assert_eq!(end_of_version(version, &other), Ok(()), "version {version}");
+    }
+    for version in [0, 3] {
+        let ended = end_of_version(version, &other).unwrap_err();
+        assert!(ended.contains(&format!("version {version}")), "{ended}");
+    }
+    let qos = PortQos::default();
+    // Variant 30 and the function, then the fields in their order: trust in PCP, no priorities of code points.
+    let halves = [[0_u8; 32]; 2];
+    let old = postcard::to_stdvec(&(
+        (30_u8, 0_u8),
+        (qos.pause, qos.paused_priorities, 1_u8, halves),
+        (qos.congestion, qos.cnp, qos.cnp_interval),
+        Reaction::default(),
+    ));
+    let ended = end_of_version(1, &old.unwrap()).unwrap_err();
+    assert!(
+        ended.contains("version 1 has settings of a port"),
+        "{ended}"
+    );
+    let new = Record::Qos {
+        function: 0,
+        qos: Box::new(qos),
+    };
+    let new = postcard::to_stdvec(&new).unwrap();
+    assert_eq!(new[0], 30, "the variant's number");
+    assert_eq!(end_of_version(2, &new), Ok(()));
 }

@@ -366,6 +366,20 @@ fn frames_need_a_carrier_and_come_through_once_it_is_back() {
     assert!(sim.report(&a.bench.function).dropped["port down"] > 0);
 }
 
+#[test]
+fn queue_pairs_that_were_stuck_with_work_go_on_when_they_are_mended() {
+    let (mut a, mut b) = pair();
+    let sim = a.bench.sim.clone();
+    sim.inject(&a.bench.function, &Fault::StuckQueues { spared: 0 });
+    b.post_receive(64);
+    a.post_send(4, false);
+    a.bench.sleep(Duration::from_secs(1));
+    assert!(a.poll().is_none(), "nothing is fetched");
+    sim.mend(&a.bench.function);
+    assert_eq!(a.wait_cqe().opcode(), CqeOpcode::REQ);
+    assert_eq!(b.wait_cqe().opcode(), CqeOpcode::RESP_SEND);
+}
+
 /// Returns log and reports after messages over a link that goes down and up, and over one that loses frames.
 fn history(seal_frames: bool) -> (String, [FunctionReport; 2]) {
     let sim = Sim::new(SimConfig::seeded(5));

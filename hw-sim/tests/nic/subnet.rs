@@ -149,7 +149,15 @@ fn subnet_management_is_answered_on_lane_15_and_nothing_else_is() {
     let mut performance = [0; 256];
     performance[..4].copy_from_slice(&[1, 4, 1, 1]);
     performance[16..18].copy_from_slice(&[0, 1]);
+    // LNH, the low bits of the second byte: 3 a GRH and 0 a raw packet.
+    let behind = |next_header: u8| {
+        let mut frame = frame(&smp, PERMISSIVE, PERMISSIVE, 15, 0);
+        frame[1] = frame[1] & !3 | next_header;
+        frame
+    };
     for (frame, reason) in [
+        (behind(3), "lane 15 with a global route"),
+        (behind(0), "lane 15 without a transport header"),
         (
             frame(&smp, PERMISSIVE, PERMISSIVE, 0, 0),
             "QP 0 outside of lane 15",

@@ -43,11 +43,6 @@ const KNOWN: &[(&str, &str)] = &[
     ),
     ("udapl/src/future/buffer.rs", "udapl/src/future/table.rs"),
     ("campaign/src/world.rs", "campaign/src/honest.rs"),
-    ("hw-sim/src/cmd/module.rs", "hw-sim/src/cmd/access_reg.rs"),
-    (
-        "hw-sim/src/cmd/traffic_class.rs",
-        "hw-sim/src/cmd/access_reg.rs",
-    ),
     ("simnic/src/run/checked.rs", "simnic/src/run/machine.rs"),
     ("lab/src/vm/card/judge.rs", "lab/src/vm/interop.rs"),
     ("lab/src/vm/card/judge.rs", "lab/src/vm/stock.rs"),

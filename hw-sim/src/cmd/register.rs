@@ -1,0 +1,29 @@
+//! Checks that all registers of ACCESS_REG share.
+
+use super::{Refusal, refuse};
+use mlx_prm::Layout;
+
+/// The only port.
+pub(super) const PORT: u32 = 1;
+
+/// Returns the register's image, of at least its size.
+pub(super) fn image_of<T: Layout>(image: &[u8]) -> Result<T, Refusal> {
+    let Ok((register, _)) = T::read_from_prefix(image) else {
+        return Err(refuse!(
+            BAD_INPUT_LEN,
+            "register image too short",
+            "{:#x} of {:#x}",
+            image.len(),
+            T::SIZE
+        ));
+    };
+    Ok(register)
+}
+
+/// Refuses another port than the only one.
+pub(super) fn own_port(port: u32) -> Result<(), Refusal> {
+    if port != PORT {
+        return Err(refuse!(BAD_PARAM, "no such port", "{port}"));
+    }
+    Ok(())
+}
