@@ -232,4 +232,16 @@ mod tests {
         known.sort_unstable();
         assert_eq!(listed, known);
     }
+
+    #[test]
+    fn the_page_of_commands_has_a_row_for_each_command() {
+        let page = include_str!("../../docs/commands.md");
+        let rows: Vec<&str> = page
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `")?.split([' ', '`']).next())
+            .collect();
+        for (name, _) in commands::GROUPS.iter().flat_map(|(_, commands)| *commands) {
+            assert!(rows.contains(name), "{name}");
+        }
+    }
 }

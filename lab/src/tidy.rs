@@ -70,7 +70,7 @@ pub fn run() -> Result<()> {
 }
 
 type Rule = fn(&Source, &mut Vec<String>);
-const RULES: [Rule; 10] = [
+const RULES: [Rule; 11] = [
     unsafe_stays_in_the_c_abi,
     unsafe_modules_say_so,
     crates_forbid_unsafe,
@@ -81,6 +81,7 @@ const RULES: [Rule; 10] = [
     floors_know_those_below,
     backends_are_told_apart_in_one_place,
     one_doorbell,
+    files_are_named_for_what_they_hold,
 ];
 
 /// Checks that `udapl`, which denies unsafe code but cannot forbid it, allows it in the C ABI alone. All other crates
@@ -279,18 +280,55 @@ fn backends_are_told_apart_in_one_place(source: &Source, breaches: &mut Vec<Stri
     }
 }
 
-/// Checks that one function owns the ordering between a WQE and its doorbell.
+/// The register of the send doorbell, in its file and in no other.
+const SEND_DOORBELL: &str = "hw-mlx/src/uar.rs";
+/// The one file that rings it, once: `SendQueue::ring`.
+const SEND_QUEUE: &str = "hw-mlx/src/qp/send.rs";
+
+/// Checks that one function owns the ordering between a WQE and its doorbell: the drivers name the register in one
+/// file, its type in that file and in the send queue's, and the send queue rings it in one place.
 fn one_doorbell(source: &Source, breaches: &mut Vec<String>) {
-    if source.crate_name() != "hw-mlx" || source.is_test() || source.path.ends_with("/uar.rs") {
+    if !matches!(source.crate_name(), "hw-mlx" | "dat-mlx") || source.is_test() {
         return;
     }
+    let at = |path: &str| source.path == path;
+    let mut rings = 0;
     for (number, line) in source.code() {
-        if line.contains(".send_doorbell") && line.contains("write(") {
+        let names_register = line.contains("send_doorbell") && !at(SEND_DOORBELL);
+        let names_type = line.contains("SendDoorbell") && !at(SEND_DOORBELL) && !at(SEND_QUEUE);
+        if names_register || names_type {
             breaches.push(format!(
-                "{}:{number}: the send doorbell is rung in uar.rs only",
+                "{}:{number}: the send doorbell is {SEND_DOORBELL}'s, and {SEND_QUEUE} rings it",
                 source.path
             ));
         }
+        rings += usize::from(line.contains("doorbell.ring("));
+    }
+    let expected = usize::from(at(SEND_QUEUE));
+    if rings != expected {
+        breaches.push(format!(
+            "{}: rings a send doorbell in {rings} places, {expected} is right",
+            source.path
+        ));
+    }
+}
+
+/// Checks that no file is named for what it has in common with others, instead of for what it holds. The manager of an
+/// e-switch is the field's.
+fn files_are_named_for_what_they_hold(source: &Source, breaches: &mut Vec<String>) {
+    let name = source.path.rsplit('/').next().unwrap_or_default();
+    let stem = name.strip_suffix(".rs").unwrap_or(name);
+    let stem = match stem {
+        "mod" => source.path.rsplit('/').nth(1).unwrap_or_default(),
+        stem => stem,
+    };
+    let of_the_field = source.path == "hw-sim/tests/nic/eswitch/manager.rs";
+    let is_vague = matches!(
+        stem,
+        "util" | "utils" | "common" | "helper" | "helpers" | "manager"
+    );
+    if is_vague && !of_the_field {
+        breaches.push(format!("{}: {stem} says nothing", source.path));
     }
 }
 
@@ -383,9 +421,10 @@ fn stands_on(package: &str, edges: &str, others: &[&str]) -> Result<BTreeSet<Str
 }
 
 /// Pages that name places in the tree.
-const MAPS: [&str; 4] = [
+const MAPS: [&str; 5] = [
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
+    "docs/decisions/driver-without-dat.md",
     "docs/glossary.md",
     "docs/nvmeof.md",
 ];
@@ -464,4 +503,53 @@ fn sources() -> Result<Vec<Source>> {
     }
     found.sort_by(|one, other| one.path.cmp(&other.path));
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn breaches(rule: Rule, path: &str, text: &str) -> Vec<String> {
+        let source = Source {
+            path: path.to_owned(),
+            text: text.to_owned(),
+        };
+        let mut breaches = Vec::new();
+        rule(&source, &mut breaches);
+        breaches
+    }
+
+    #[test]
+    fn a_second_place_that_rings_the_send_doorbell_is_a_breach() {
+        let rings = "fn ring(&self) {\n    self.doorbell.ring(control);\n}\n";
+        assert_eq!(breaches(one_doorbell, SEND_QUEUE, rings), [""; 0]);
+        assert_eq!(
+            breaches(one_doorbell, SEND_QUEUE, &rings.repeat(2)),
+            ["hw-mlx/src/qp/send.rs: rings a send doorbell in 2 places, 1 is right"]
+        );
+        let register = "let bell = page.register(|page| &page.send_doorbell);\nbell.write(value);";
+        assert_eq!(breaches(one_doorbell, SEND_DOORBELL, register), [""; 0]);
+        assert_eq!(
+            breaches(one_doorbell, "hw-mlx/src/gsi.rs", register),
+            [
+                "hw-mlx/src/gsi.rs:1: the send doorbell is hw-mlx/src/uar.rs's, and hw-mlx/src/qp/send.rs rings it"
+            ]
+        );
+        let taken = "use hw_mlx::uar::SendDoorbell;";
+        assert_eq!(
+            breaches(one_doorbell, "dat-mlx/src/queues.rs", taken).len(),
+            1
+        );
+    }
+
+    #[test]
+    fn a_file_with_a_name_that_says_nothing_is_a_breach() {
+        let rule = files_are_named_for_what_they_hold;
+        assert_eq!(
+            breaches(rule, "driver/src/util/mod.rs", ""),
+            ["driver/src/util/mod.rs: util says nothing"]
+        );
+        assert_eq!(breaches(rule, "udapl/src/common.rs", "").len(), 1);
+        assert_eq!(breaches(rule, "driver/src/ring.rs", ""), [""; 0]);
+    }
 }
