@@ -713,8 +713,8 @@ pub trait Provider: Sized {
     /// Moves a queue pair from any state to ERR: everything outstanding, and everything posted from now on, completes
     /// as flushed through the completion queues. Peers no longer reach memory through it.
     ///
+    /// # Errors
     /// Device refusal; the queue pair keeps its state.
-    /// Device refusal; it is in the state it was in.
     fn to_error(&mut self, qp: &mut Self::Qp) -> Result<(), ProviderError>;
     /// Moves a queue pair from any state to RESET and on to INIT. Outstanding work is forgotten; its entries are
     /// removed from the completion queues given (the ones it was created with).
