@@ -214,12 +214,9 @@ fn words(bytes: &[u8]) -> Vec<u64> {
 }
 
 fn read_padded<T: Layout>(input: &[u8]) -> T {
-    if let Ok((layout, _)) = T::read_from_prefix(input) {
-        return layout;
-    }
     let mut layout = T::new_zeroed();
-    let bytes = layout.as_mut_bytes();
-    bytes[..input.len()].copy_from_slice(input);
+    let known = input.len().min(T::SIZE);
+    layout.as_mut_bytes()[..known].copy_from_slice(&input[..known]);
     layout
 }
 
