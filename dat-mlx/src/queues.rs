@@ -81,7 +81,7 @@ impl CompletionQueue for Cq {
         self.0.peek().map(Entry)
     }
 
-    #[inline]
+    #[inline(always)]
     fn advance(&mut self, obstacles: &mut Obstacles) {
         if self.0.advance() {
             obstacles.others_turn();
