@@ -28,7 +28,8 @@ use crate::world::{PORT, World};
 const STEP: Duration = Duration::from_micros(100);
 /// Turns that an I/O of the honest host may take: 600 us.
 const DEADLINE: u64 = 6;
-/// Turns that a step of an honest host that connects anew may take: a connection with Connect, enabling and status.
+/// Turns that a step of an honest host that connects anew may take: a connection with Connect, enabling and status. A
+/// worker that only polls looks at its connections after 127 looks at an empty queue.
 const NEWCOMER: u64 = 160;
 /// Turns after which all messages under way have arrived.
 const SETTLED: u64 = 50;
