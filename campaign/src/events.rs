@@ -173,6 +173,7 @@ impl World {
             end.phase
         );
         end.phase = Phase::Over;
+        self.farewell_heard(side, at);
         let came_to = match kind {
             ConnectionEventKind::Established => "established",
             ConnectionEventKind::PeerRejected => "rejected",

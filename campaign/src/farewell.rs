@@ -11,7 +11,7 @@ use crate::world::World;
 
 /// Time in which the message must arrive.
 const SOON: Duration = Duration::from_millis(20);
-/// Turns of the peer's program after that.
+/// Turns of the peer's program after that: the event must have come before the last of them has ended.
 const TURNS: u32 = 2;
 
 impl World {
@@ -46,8 +46,23 @@ impl World {
         self.farewells.extend(timed);
     }
 
-    /// Checks which programs got the event, and which should have.
-    pub fn farewells_heard(&mut self) {
+    /// Records that a connection of a side has ended: its peer's close is known.
+    pub fn farewell_heard(&mut self, side: usize, at: usize) {
+        let to = (side, self.sides[side].openings, at);
+        let heard = self.farewells.iter().position(|one| one.to == to);
+        let Some(farewell) = heard.map(|index| self.farewells.swap_remove(index)) else {
+            return;
+        };
+        let when = if farewell.turns == TURNS {
+            "in time"
+        } else {
+            "a turn later"
+        };
+        self.cover.count("notice of a close", when);
+    }
+
+    /// Checks that no program waits for an event that it should have.
+    pub fn check_farewells(&mut self) {
         let now = self.now();
         let mut left = std::mem::take(&mut self.farewells);
         left.retain_mut(|farewell| {
@@ -60,6 +75,7 @@ impl World {
                 same && end.phase == Phase::Up && !open.dead
             });
             if !waits || one.tampered || one.asleep > 0 {
+                self.cover.count("notice of a close", "not judged");
                 return false;
             }
             if now >= farewell.by {

@@ -139,15 +139,16 @@ impl Honest {
             return;
         }
         if self.are_done == [true, true] {
-            if !self.is_spoiled {
-                self.longest = self.longest.max(turns);
-            }
             let what = match doing {
+                _ if self.is_spoiled => "not judged",
                 Doing::Connect => "connect",
                 Doing::Message(_) => "message",
                 Doing::Nothing | Doing::Disconnect => "disconnect",
             };
             cover.count("honest", what);
+            if !self.is_spoiled {
+                self.longest = self.longest.max(turns);
+            }
             (self.doing, self.turns) = (Doing::Nothing, 0);
             self.messages = match doing {
                 Doing::Message(number) => number,

@@ -370,7 +370,7 @@ impl World {
                 self.events(side);
             }
         }
-        self.farewells_heard();
+        self.check_farewells();
         self.honest_turn();
         self.sim.advance(moment);
         if self.until.is_some_and(|until| self.now() >= until) {

@@ -7,6 +7,8 @@
 
 mod claim;
 pub mod faults;
+#[cfg(test)]
+mod tests;
 
 use std::fs::OpenOptions;
 use std::os::fd::AsRawFd;
@@ -154,12 +156,17 @@ impl Disk {
     /// [`DiskError`].
     pub fn open(source: Source, shift: u8, read_only: bool) -> Result<Self, DiskError> {
         let disk = Self::open_unlocked(source, shift, read_only)?;
-        let locked = disk.given.as_ref().or(disk.file.as_ref());
-        if let (Some(file), Some(identity)) = (locked, disk.identity) {
-            let claim = Claim::take(file, identity, disk.read_only, disk.given.is_some())?;
-            *disk.claim.lock().unwrap_or_else(PoisonError::into_inner) = Some(claim);
-        }
+        disk.lock()?;
         Ok(disk)
+    }
+
+    fn lock(&self) -> Result<(), DiskError> {
+        let locked = self.given.as_ref().or(self.file.as_ref());
+        if let (Some(file), Some(identity)) = (locked, self.identity) {
+            let claim = Claim::take(file, identity, self.read_only, self.given.is_some())?;
+            *self.claim.lock().unwrap_or_else(PoisonError::into_inner) = Some(claim);
+        }
+        Ok(())
     }
 
     /// Opens a disk without a lock, for example a block device that several machines share.
@@ -179,13 +186,9 @@ impl Disk {
         Self::open_for(false, source, shift, read_only).map(|_| ())
     }
 
-    fn open_for(
-        serves: bool,
-        source: Source,
-        shift: u8,
-        read_only: bool,
-    ) -> Result<Self, DiskError> {
-        let mut disk = Self {
+    /// A disk without its file.
+    fn unopened(source: Source, shift: u8, read_only: bool) -> Self {
+        Self {
             file: None,
             given: None,
             identity: None,
@@ -196,7 +199,16 @@ impl Disk {
             direct: false,
             deallocates: true,
             source,
-        };
+        }
+    }
+
+    fn open_for(
+        serves: bool,
+        source: Source,
+        shift: u8,
+        read_only: bool,
+    ) -> Result<Self, DiskError> {
+        let mut disk = Self::unopened(source, shift, read_only);
         match &disk.source {
             Source::Null(_) => {}
             Source::Memory(bytes) => disk.file = Some(anonymous(*bytes)?),
@@ -206,11 +218,7 @@ impl Disk {
             }
             Source::Given(name) => {
                 let given = File::from_std(handed_in(name)?.into(), name);
-                // A descriptor that was opened for reading only stays so.
-                disk.read_only |= !is_writable(&given, name)?;
-                let (file, is_direct) = own(&given, disk.read_only, serves)?;
-                disk.take_file(file, is_direct, serves)?;
-                disk.given = Some(given);
+                disk.take_given(given, serves)?;
             }
             Source::File(path) => {
                 let (file, is_direct) = match open(path, read_only, O_DIRECT) {
@@ -226,6 +234,16 @@ impl Disk {
             return Err(disk.empty(disk.bytes()?));
         }
         Ok(disk)
+    }
+
+    /// Takes a descriptor that was handed in.
+    fn take_given(&mut self, given: File, serves: bool) -> Result<(), DiskError> {
+        // A descriptor that was opened for reading only stays so.
+        self.read_only |= !is_writable(&given)?;
+        let (file, is_direct) = own(&given, self.read_only, serves)?;
+        self.take_file(file, is_direct, serves)?;
+        self.given = Some(given);
+        Ok(())
     }
 
     /// Takes an open file or block device, after its geometry is checked.
@@ -469,9 +487,9 @@ fn copy(file: &File) -> Result<File, ReactorError> {
     }
 }
 
-fn is_writable(file: &File, name: &str) -> Result<bool, DiskError> {
+fn is_writable(file: &File) -> Result<bool, DiskError> {
     let flags = fcntl(file.as_std(), FcntlArg::F_GETFL).map_err(|error| DiskError::Given {
-        name: name.to_owned(),
+        name: file.path().display().to_string(),
         error: error.into(),
     })?;
     Ok(OFlag::from_bits_retain(flags) & OFlag::O_ACCMODE == OFlag::O_RDWR)

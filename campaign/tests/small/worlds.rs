@@ -54,10 +54,15 @@ fn what_must_hold_holds_in_every_world_and_every_fault_is_met() {
         "send that invalidates",
         "take a key away",
         "lose a key to a peer",
-        "honest",
     ] {
         assert!(coverage.times(what) > 0, "no world has {what}");
     }
+    // Waits that were measured, of each kind.
+    let operations = ["connect", "disconnect", "message", "not judged"];
+    assert_eq!(coverage.came_to("honest"), BTreeSet::from(operations));
+    let heard = coverage.came_to("notice of a close");
+    println!("notices of a close: {heard:?}");
+    assert!(heard.contains("in time"), "{heard:?}");
     for (what, names) in FAULTS {
         let names: BTreeSet<&str> = names.iter().copied().collect();
         assert_eq!(coverage.came_to(what), names, "{what}");

@@ -4,8 +4,8 @@
 //! No input causes a panic; an answer fits into the host's buffer; the number of waiting event requests is bounded;
 //! the host that is not allowed gets no controller, and the one that cannot authenticate gets nothing but
 //! authentication messages; when all connections are over nothing is left. An honest host has a subsystem and an
-//! address of its own: it connects, discovers, sends commands and disconnects, and each of its commands succeeds at
-//! the first try.
+//! address of its own: it connects, discovers, sends commands and disconnects. Where it is refused without "do not
+//! retry", it tries again a second later; the number of its tries is bounded.
 
 use bolero::{TypeGenerator, check};
 use std::net::IpAddr;
@@ -30,7 +30,10 @@ const HONEST_DISKS: &str = "nqn.2026-11.test:honest-disks";
 const HONEST_SOURCE: [u8; 4] = [192, 0, 2, 9];
 /// Controllers with a lower number are the hostile hosts'.
 const HOSTILE: u16 = 5;
+/// Tries of the honest host until a Connect or a command succeeds: the first one does.
 const MOST_TRIES: u64 = 1;
+/// Tries after which it gives up.
+const PATIENCE: u64 = 60;
 static BESIDE: Longest = Longest::new("hostile NVMe hosts", "tries", MOST_TRIES);
 const DISCOVERY: &str = "nqn.2014-08.org.nvmexpress.discovery";
 const KEY: &str = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
@@ -186,11 +189,29 @@ struct Run {
     honest: Option<(u16, u64)>,
 }
 
+/// Repeats an operation of the honest host, each second, for as long as the answer is that it may try again.
+fn honest_tries<T>(
+    (model, now): (&mut Model, &mut Moment),
+    mut operation: impl FnMut(&mut Model, Moment) -> Result<T, Status>,
+) -> T {
+    for tries in 1..=PATIENCE {
+        match operation(model, *now) {
+            Ok(done) => {
+                BESIDE.took(tries);
+                return done;
+            }
+            Err(status) => assert_ne!(status, status.dnr(), "the honest host: {status}"),
+        }
+        *now += Moment::from_secs(1);
+        model.expire(*now);
+    }
+    panic!("the honest host gives up after {PATIENCE} tries");
+}
+
 /// Connects a queue of the honest host.
 fn honest_connects(
-    model: &mut Model,
+    (model, now): (&mut Model, &mut Moment),
     (subsystem, queue, controller): (&str, u16, u16),
-    now: Moment,
 ) -> (u16, u64) {
     let place = Place {
         port: 1,
@@ -208,24 +229,29 @@ fn honest_connects(
     };
     let (of, host) = (name(subsystem).field(), name(HONEST).field());
     let data = ConnectData::new([9; 16], controller, of, host);
-    let connected = model.connect(place, connect, &data, now);
-    let connected = connected.expect("the honest host connects");
-    BESIDE.took(1);
+    let connected = honest_tries((model, now), |model, now| {
+        let connected = model.connect(place, connect, &data, now);
+        connected.map_err(|refused| refused.status)
+    });
     if queue == 0 {
-        honest_asks(model, connected.controller, &enable(), 0, now);
+        honest_asks((model, now), connected.controller, &enable(), 0);
     }
     (connected.controller, connected.connection)
 }
 
 /// Sends a command of the honest host.
-fn honest_asks(model: &mut Model, id: u16, sqe: &Sqe, room: u32, now: Moment) {
+fn honest_asks((model, now): (&mut Model, &mut Moment), id: u16, sqe: &Sqe, room: u32) {
     assert!(id >= HOSTILE);
-    let Outcome::Answered(answer) = model.command(id, 0, sqe, room, now) else {
-        panic!("{sqe:?} waits");
-    };
-    assert!(answer.status.is_success(), "{sqe:?}: {}", answer.status);
-    assert_eq!(answer.data.len(), room as usize, "{sqe:?}");
-    BESIDE.took(1);
+    honest_tries((model, now), |model, now| {
+        let Outcome::Answered(answer) = model.command(id, 0, sqe, room, now) else {
+            panic!("{sqe:?} waits");
+        };
+        if !answer.status.is_success() {
+            return Err(answer.status);
+        }
+        assert_eq!(answer.data.len(), room as usize, "{sqe:?}");
+        Ok(())
+    });
 }
 
 fn enable() -> Sqe {
@@ -235,32 +261,52 @@ fn enable() -> Sqe {
 }
 
 impl Run {
+    fn new() -> Self {
+        Self {
+            model: world(),
+            now: Moment::ZERO,
+            steps: 0,
+            connections: Vec::new(),
+            honest: None,
+        }
+    }
+
     /// Keeps the honest host's controller alive, sends queries, and connects again.
     fn live(&mut self) {
         let Self { model, now, .. } = self;
-        let (id, _) = *self
-            .honest
-            .get_or_insert_with(|| honest_connects(model, (HONEST_DISKS, 0, 0xffff), *now));
-        let ask = |model: &mut Model, opcode, nsid, dword, room| {
-            honest_asks(
-                model,
-                id,
-                &sqe(opcode, 0x40, nsid, [dword, 0, 0, 0, 0, 0]),
-                room,
-                *now,
-            );
-        };
-        ask(model, 0x18, 0, 0, 0);
-        ask(model, 0x06, 9, 0, 4096);
-        ask(model, 0x06, 0, 1, 4096);
-        let (_, io) = honest_connects(model, (HONEST_DISKS, 1, id), *now);
+        let mut connects = |model: &mut Model, at| honest_connects((model, now), at);
+        let there = self.honest;
+        let there = there.unwrap_or_else(|| connects(model, (HONEST_DISKS, 0, 0xffff)));
+        let (id, _) = *self.honest.insert(there);
+        let (_, io) = connects(model, (HONEST_DISKS, 1, id));
         model.queue_lost(id, 1, io);
-        let (discovers, admin) = honest_connects(model, (DISCOVERY, 0, 0xffff), *now);
-        let log = sqe(0x02, 0x40, 0, [0x70 | 0xff << 16, 0, 0, 0, 0, 0]);
-        honest_asks(model, discovers, &log, 1024, *now);
-        model.queue_lost(discovers, 0, admin);
-        let (another, admin) = honest_connects(model, (HONEST_DISKS, 0, 0xffff), *now);
+        let (discovers, discovery) = connects(model, (DISCOVERY, 0, 0xffff));
+        let (another, admin) = connects(model, (HONEST_DISKS, 0, 0xffff));
         model.queue_lost(another, 0, admin);
+        let mut asks = |opcode, id, nsid, dword, room| {
+            let sqe = sqe(opcode, 0x40, nsid, [dword, 0, 0, 0, 0, 0]);
+            honest_asks((model, now), id, &sqe, room);
+        };
+        asks(0x18, id, 0, 0, 0);
+        asks(0x06, id, 9, 0, 4096);
+        asks(0x06, id, 0, 1, 4096);
+        asks(0x02, discovers, 0, 0x70 | 0xff << 16, 1024);
+        model.queue_lost(discovers, 0, discovery);
+    }
+
+    /// Ends all connections; nothing may be left.
+    fn end(mut self) {
+        let (honest, connection) = self.honest.expect("it lives");
+        self.model.queue_lost(honest, 0, connection);
+        for (id, queue, connection) in self.connections {
+            self.model.queue_lost(id, queue, connection);
+        }
+        assert!(
+            (0..8).all(|id| (0..4).all(|queue| self.model.is_authenticated(id, queue))),
+            "an exchange is left"
+        );
+        assert_eq!(self.model.controllers().count(), 0);
+        STEPS.fetch_add(self.steps, Ordering::Relaxed);
     }
 
     fn connect(&mut self, place: Place, connect: Connect, data: &ConnectData) {
@@ -507,13 +553,7 @@ fn hostile_hosts_get_answers_that_fit_and_nothing_that_is_not_theirs() {
         .with_type::<[Step; 24]>()
         .with_iterations(iterations(50_000))
         .for_each(|steps| {
-            let mut run = Run {
-                model: world(),
-                now: Moment::ZERO,
-                steps: 0,
-                connections: Vec::new(),
-                honest: None,
-            };
+            let mut run = Run::new();
             let first = [(0, false), (1, false), (2, true), (0, true)];
             let first = first.map(|(host, discovery)| Step::Arrive { host, discovery });
             for step in first {
@@ -526,23 +566,58 @@ fn hostile_hosts_get_answers_that_fit_and_nothing_that_is_not_theirs() {
                     run.live();
                 }
             }
-            let (honest, connection) = run.honest.expect("it lives");
-            run.model.queue_lost(honest, 0, connection);
-            for (id, queue, connection) in run.connections {
-                run.model.queue_lost(id, queue, connection);
-            }
-            assert!(
-                (0..8).all(|id| (0..4).all(|queue| run.model.is_authenticated(id, queue))),
-                "an exchange is left"
-            );
-            assert_eq!(run.model.controllers().count(), 0);
-            STEPS.fetch_add(run.steps, Ordering::Relaxed);
+            run.end();
         });
     let done = [&STEPS, &SUCCEEDED, &WAITED].map(|count| count.load(Ordering::Relaxed));
     assert!(
         done[0] >= 1_000_000 && done[1] > 100_000 && done[2] > 300,
         "{done:?}"
     );
+    BESIDE.tell();
+}
+
+/// A hostile host makes one controller after another, which fill a pool: of discovery, of hosts that have not
+/// authenticated, and of hosts. The honest host needs one of each of the first and the last, and gets it.
+#[test]
+fn crowds_of_controllers_keep_no_honest_host_waiting() {
+    for (host, discovery) in [(2, true), (1, false), (0, false)] {
+        let mut run = Run::new();
+        let first = Step::Arrive {
+            host: 0,
+            discovery: true,
+        };
+        (1..HOSTILE).for_each(|_| run.step(first));
+        let subsystem = name(if discovery { DISCOVERY } else { DISKS }).field();
+        let host_name = name(HOSTS[usize::from(host)]).field();
+        let data = ConnectData::new(host_id(host), 0xffff, subsystem, host_name);
+        let connect = Connect {
+            format: 0,
+            queue: 0,
+            size: 31,
+            attributes: 0,
+            keep_alive_ms: 120_000,
+        };
+        for number in 0..1_200_u16 {
+            let [_, source] = number.to_be_bytes();
+            let place = Place {
+                port: 1,
+                worker: 0,
+                queue: 0,
+                entries: 32,
+                source: IpAddr::from([198, 51, 100, source]),
+            };
+            run.connect(place, connect, &data);
+            if number % 16 == 0 {
+                run.live();
+            }
+        }
+        let (there, displaced) = (run.model.controllers().count(), run.model.displaced());
+        assert!(
+            displaced >= 900 || there >= 512,
+            "host {host}: {there} controllers, {displaced} displaced"
+        );
+        run.end();
+    }
     BESIDE.tell();
 }
 

@@ -43,6 +43,7 @@ pub struct Parties {
 
 /// The next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(strum::EnumIter))]
 enum State {
     /// The host sends NEGOTIATE.
     Begin,
@@ -311,6 +312,7 @@ impl Exchange {
 mod tests {
     use super::*;
     use crate::auth::Key;
+    use strum::IntoEnumIterator;
 
     const KEY: &str = "DHHC-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
     const HOST: &str = "nqn.2026-11.test:host";
@@ -362,13 +364,61 @@ mod tests {
         Some(said[7])
     }
 
+    /// Returns the response that the host of the next test sends.
+    fn computed() -> Vec<u8> {
+        let answer = include_str!("answer.hex").trim();
+        let byte = |at: usize| u8::from_str_radix(&answer[at..at + 2], 16).expect("hex");
+        (0..64).step_by(2).map(byte).collect()
+    }
+
+    /// Each state with each of the 65,536 types and identifiers. Most lead to the same state, which the last row of a
+    /// state has.
+    #[test]
+    fn every_pair_of_state_and_message_is_as_the_checked_in_table_says() {
+        let mut table = String::new();
+        let replies = reply(&computed(), 32);
+        // The fields of a negotiation, or else of a reply.
+        let message = |kind, id| {
+            let mut message = match (kind, id) {
+                (COMMON, NEGOTIATE) => ask(&[1, 2], &[0]),
+                _ => replies.clone(),
+            };
+            (message[0], message[1]) = (kind, id);
+            message
+        };
+        for state in State::iter() {
+            let mut one = exchange(false);
+            one.send(&ask(&[1, 2], &[0]), &mut ones);
+            let mut after = |message: &[u8], transaction| {
+                (one.state, one.transaction) = (state, transaction);
+                one.send(message, &mut ones);
+                one.state
+            };
+            let rest = after(&message(0xff, 0xff), 7);
+            for (kind, id) in (0..=0xff).flat_map(|kind| (0..=0xff).map(move |id| (kind, id))) {
+                let next = after(&message(kind, id), 7);
+                if next != rest {
+                    table.push_str(&format!("{state:?} + {kind:02x} {id:02x} -> {next:?}\n"));
+                }
+            }
+            table.push_str(&format!("{state:?} + any other -> {rest:?}\n"));
+            let next = after(&message(DHCHAP, REPLY), 6);
+            table.push_str(&format!("{state:?} + another transaction -> {next:?}\n"));
+            one.state = state;
+            let said = one.receive();
+            let said = said.map_or("nothing".to_owned(), |said| {
+                format!("{:02x} {:02x}", said[0], said[1])
+            });
+            table.push_str(&format!("{state:?} receives {said} -> {:?}\n", one.state));
+        }
+        assert_eq!(table, include_str!("exchange.table"), "\n{table}");
+    }
+
     /// The answer was computed by Python's hmac and hashlib, from the text of the specification: key transformed with
     /// the host's name; challenge 32 times 11h, sequence 11111111h, transaction 7.
     #[test]
     fn an_answer_that_another_implementation_computed_is_taken_and_any_other_is_not() {
-        let answer = include_str!("answer.hex").trim();
-        let byte = |at: usize| u8::from_str_radix(&answer[at..at + 2], 16).expect("hex");
-        let answer: Vec<u8> = (0..64).step_by(2).map(byte).collect();
+        let answer = computed();
         for spoilt in [None, Some(0), Some(31)] {
             let mut one = exchange(false);
             one.send(&ask(&[1, 2], &[0]), &mut ones);

@@ -548,22 +548,33 @@ impl Local {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use strum::VariantArray;
 
     #[test]
     fn a_command_that_takes_a_step_of_another_state_is_lost_for_good_and_says_which() {
-        let is_any_lost = Arc::new(AtomicBool::new(false));
-        let mut io = Io::new(0, &is_any_lost);
-        io.step(Step::Receive);
-        io.step(Step::Fetch);
-        assert!(!is_any_lost.load(Ordering::Relaxed));
-        io.step(Step::Sent);
-        assert!(is_any_lost.load(Ordering::Relaxed));
-        for step in [Step::Fetched, Step::Drop, Step::Receive, Step::Sent] {
+        let pairs = State::VARIANTS
+            .iter()
+            .flat_map(|state| Step::VARIANTS.iter().map(move |step| (*state, *step)));
+        for (state, step) in pairs {
+            let is_any_lost = Arc::new(AtomicBool::new(false));
+            let mut io = Io::new(0, &is_any_lost);
+            io.state = state;
             io.step(step);
+            let is_bug = state.next(step).is_none();
             assert_eq!(
-                (io.state(), io.mistake),
-                (State::Lost, Some((State::Fetching, Step::Sent)))
+                (is_any_lost.load(Ordering::Relaxed), io.mistake),
+                (is_bug, is_bug.then_some((state, step))),
+                "{state:?} + {step:?}"
             );
+            // No step leads on, and the first mistake is the one that is told.
+            for later in Step::VARIANTS.iter().filter(|_| is_bug) {
+                io.step(*later);
+                assert_eq!(
+                    (io.state(), io.mistake),
+                    (State::Lost, Some((state, step))),
+                    "{state:?} + {step:?}, then {later:?}"
+                );
+            }
         }
     }
 }

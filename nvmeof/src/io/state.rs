@@ -37,6 +37,7 @@
 
 /// State of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(strum::VariantArray))]
 pub(crate) enum State {
     /// The receive is posted.
     Free,
@@ -68,6 +69,7 @@ pub(crate) enum State {
 
 /// Step of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(strum::VariantArray))]
 pub(crate) enum Step {
     /// A command has come.
     Receive,
@@ -148,50 +150,14 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const STATES: [State; 13] = [
-        State::Free,
-        State::New,
-        State::NeedBuffer,
-        State::Fetching,
-        State::ReadyToExecute,
-        State::Paired,
-        State::Locking,
-        State::Blocked,
-        State::Executing,
-        State::Executed,
-        State::ReadyToComplete,
-        State::Completing,
-        State::Lost,
-    ];
-    const STEPS: [Step; 19] = [
-        Step::Receive,
-        Step::NoBuffer,
-        Step::BufferFree,
-        Step::Fetch,
-        Step::Fetched,
-        Step::Ready,
-        Step::Pair,
-        Step::Join,
-        Step::Lock,
-        Step::Locked,
-        Step::Block,
-        Step::Unblock,
-        Step::Execute,
-        Step::DiskDone,
-        Step::Event,
-        Step::Answer,
-        Step::Post,
-        Step::Sent,
-        Step::Drop,
-    ];
+    use strum::VariantArray;
 
     #[test]
     fn every_pair_of_state_and_step_is_as_the_checked_in_table_says() {
         let mut table = String::new();
-        for state in STATES {
-            for step in STEPS {
-                let row = match state.next(step) {
+        for state in State::VARIANTS {
+            for step in Step::VARIANTS {
+                let row = match state.next(*step) {
                     Some(next) => format!("{state:?} + {step:?} -> {next:?}\n"),
                     None => format!("{state:?} + {step:?} is a bug\n"),
                 };

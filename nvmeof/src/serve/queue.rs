@@ -20,6 +20,7 @@ use crate::model::{Connected, Moment, Party, Place, PortAccess};
 
 /// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(strum::VariantArray))]
 pub(super) enum State {
     /// It is accepted. A command may come before the event that it is established.
     Accepted,
@@ -35,6 +36,7 @@ pub(super) enum State {
 
 /// Step of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(strum::VariantArray))]
 pub(super) enum Step {
     /// The connection is established.
     Up,
@@ -327,5 +329,26 @@ impl Queues {
     /// Returns whether there is no queue.
     pub(super) const fn is_empty(&self) -> bool {
         self.count() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use strum::VariantArray;
+
+    #[test]
+    fn every_pair_of_state_and_step_is_as_the_checked_in_table_says() {
+        let mut table = String::new();
+        for state in State::VARIANTS {
+            for step in Step::VARIANTS {
+                let row = match state.next(*step) {
+                    Some(next) => format!("{state:?} + {step:?} -> {next:?}\n"),
+                    None => format!("{state:?} + {step:?} refused\n"),
+                };
+                table.push_str(&row);
+            }
+        }
+        assert_eq!(table, include_str!("queue.table"), "\n{table}");
     }
 }

@@ -26,8 +26,11 @@ use crate::world::{PORT, World};
 
 /// Simulated time between two turns of the worker.
 const STEP: Duration = Duration::from_micros(100);
-/// Turns that an I/O of the honest host may take: 1.6 ms.
-const DEADLINE: u64 = 16;
+/// Turns that an I/O of the honest host may take: 600 us.
+const DEADLINE: u64 = 6;
+/// Turns that a step of an honest host that connects anew may take: a connection with Connect, enabling and status. A
+/// worker that only polls looks at its connections after 127 looks at an empty queue.
+const NEWCOMER: u64 = 160;
 /// Turns after which all messages under way have arrived.
 const SETTLED: u64 = 50;
 /// Turns after which a worker has checked the model's timers.
@@ -43,9 +46,55 @@ struct Street {
     admin: Queue,
     queue: Queue,
     hostile: Host,
-    /// The honest host's number of I/Os, and the longest duration of one, in turns.
-    ios: u64,
+    /// I/Os of the honest host.
+    ios: Waits,
+    /// Its steps when it connects anew.
+    arrivals: Waits,
+}
+
+/// Operations of a kind: their number, the longest duration of one and its limit, in turns.
+struct Waits {
+    most: u64,
+    count: u64,
     longest: u64,
+}
+
+impl Waits {
+    const fn new(most: u64) -> Self {
+        Self {
+            most,
+            count: 0,
+            longest: 0,
+        }
+    }
+}
+
+/// Times operations that follow each other.
+struct Watch<'a> {
+    turns: &'a Cell<u64>,
+    began: u64,
+    waits: &'a mut Waits,
+}
+
+impl<'a> Watch<'a> {
+    fn start(turns: &'a Cell<u64>, waits: &'a mut Waits) -> Self {
+        Self {
+            turns,
+            began: turns.get(),
+            waits,
+        }
+    }
+
+    /// Records the operation that has ended now; the next one begins.
+    fn took(&mut self, what: &str) -> Result<()> {
+        let now = self.turns.get();
+        let took = now - core::mem::replace(&mut self.began, now);
+        self.waits.count += 1;
+        self.waits.longest = took.max(self.waits.longest);
+        let most = self.waits.most;
+        ensure!(took <= most, "{what}: {took} turns of {most}");
+        Ok(())
+    }
 }
 
 impl Street {
@@ -92,8 +141,8 @@ impl Street {
             admin,
             queue,
             hostile,
-            ios: 0,
-            longest: 0,
+            ios: Waits::new(DEADLINE),
+            arrivals: Waits::new(NEWCOMER),
         })
     }
 
@@ -111,44 +160,44 @@ impl Street {
     /// Makes one I/O of each kind of the honest host: short and long, read and write, and an admin command.
     fn live(&mut self) -> Result<()> {
         let (host, queue) = (&mut self.honest, &mut self.queue);
-        let before = Cell::new(self.turns.get());
-        let (longest, turns) = (&mut self.longest, &self.turns);
-        let mut took = |what: &str| {
-            let now = turns.get();
-            let took = now - before.replace(now);
-            *longest = took.max(*longest);
-            ensure!(took <= DEADLINE, "{what}: {took} turns");
-            Ok(())
-        };
+        let mut watch = Watch::start(&self.turns, &mut self.ios);
         for bytes in [512, 1 << 17] {
             let blocks = bytes >> 9;
             let written = host.write(queue, 0, blocks, 0, bytes)?;
             ensure!(written == Status::SUCCESS, "write of {bytes}: {written}");
-            took("write")?;
+            watch.took("write")?;
             let read = host.read(queue, 0, blocks, 0, bytes)?;
             ensure!(read == Status::SUCCESS, "read of {bytes}: {read}");
-            took("read")?;
+            watch.took("read")?;
         }
         let alive = host.command(&mut self.admin, command(admin::KEEP_ALIVE))?;
         ensure!(alive.status() == Status::SUCCESS, "{}", alive.status());
-        took("keep-alive")?;
-        self.ios += 5;
+        watch.took("keep-alive")?;
         Ok(())
     }
 
     /// Lets the honest host discover, connect again and use a disk.
     fn newcomer(&mut self) -> Result<()> {
         let (host, subsystem) = (&mut self.honest, self.world.subsystem.clone());
+        let mut watch = Watch::start(&self.turns, &mut self.arrivals);
         let (mut discovers, _) = host.controller(&Nqn::discovery())?;
+        watch.took("a discovery controller")?;
         let (status, _) = host.log(&mut discovers, 0x70, 1024)?;
         ensure!(status == Status::SUCCESS, "{status}");
+        watch.took("the discovery log")?;
         host.hang_up(&discovers)?;
+        watch.took("the end of discovery")?;
         let (admin, controller) = host.controller(&subsystem)?;
+        watch.took("a controller")?;
         let mut queue = host.io_queue(&subsystem, controller, 1, 16)?;
+        watch.took("an I/O queue")?;
         let read = host.read(&mut queue, 0, 1, 0, 512)?;
         ensure!(read == Status::SUCCESS, "{read}");
+        watch.took("the first read")?;
         host.hang_up(&queue)?;
-        host.hang_up(&admin)
+        watch.took("the end of an I/O queue")?;
+        host.hang_up(&admin)?;
+        watch.took("the end of a controller")
     }
 
     fn room(&self) -> Room {
@@ -170,10 +219,13 @@ impl Street {
             honest,
             hostile,
             ios,
-            longest,
+            arrivals,
             ..
         } = self;
-        println!("{beside}: {ios} I/Os of the honest host, the longest in {longest} turns");
+        for (what, waits) in [("I/Os", ios), ("steps of a new connection", arrivals)] {
+            let Waits { count, longest, .. } = waits;
+            println!("{beside}: {count} {what} of the honest host, the longest in {longest} turns");
+        }
         drop((honest, hostile));
         world.target.stop();
         let step = |_: &()| fabric.sim.advance(STEP);

@@ -387,7 +387,7 @@ pub struct World {
 const MOST_STEPS: usize = 20_000;
 
 /// Virtual microseconds in which a message of the healthy queue pairs arrives and is acknowledged.
-pub const MOST_US: u64 = 5;
+pub const MOST_US: u64 = 2;
 
 impl World {
     /// Connects all queue pairs; the world is stepped from now on.
