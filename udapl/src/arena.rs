@@ -26,8 +26,8 @@ pub fn alloc_aligned(ia: &Ia, bytes: usize, align: usize) -> Result<DmaMemory, D
     Ok(alloc_buffer(ia, bytes, align)?.into())
 }
 
-/// Like [`alloc_aligned`], but returns the buffer itself. Access to a [`DmaBuffer`] needs no look at the kind of memory;
-/// a clone of it becomes [`DmaMemory`] by `into()`.
+/// Like [`alloc_aligned`], but returns the buffer itself. A [`DmaBuffer`] is accessed without a look at the kind
+/// of memory; a clone of it becomes [`DmaMemory`] by `into()`.
 ///
 /// # Errors
 /// Those of [`alloc_aligned`].
