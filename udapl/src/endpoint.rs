@@ -3,8 +3,8 @@
 //! An endpoint ([`EpHandle`](crate::EpHandle)) is one end of a connection. It has a queue of requests (Sends, RDMA
 //! Writes and Reads, binds) and a queue of receives; [`EpEvds`](crate::EpEvds) says which EVDs get its events, and
 //! [`EpAttr`] how long the queues are. [`EpState`] has the states from creation to the end of the connection.
-//! [`Ia::ep_modify`](crate::Ia::ep_modify) takes [`EpChange`]s; one of them sets the timeouts and retries of its
-//! connections ([`EpTransport`]). A [`Batch`] puts several posts behind one doorbell. Module [`post`](crate::post) has
+//! [`Ia::ep_modify`](crate::Ia::ep_modify) takes an [`EpChange`], which can set the timeouts and retries of connections
+//! ([`EpTransport`]). A [`Batch`] puts several posts behind one doorbell. Module [`post`](crate::post) has
 //! the posts as values, module [`srq`](crate::srq) receive queues shared by endpoints.
 
 pub use dat_core::{

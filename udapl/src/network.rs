@@ -4,7 +4,7 @@
 //! [`Ia::address_add`](crate::Ia::address_add) adds one while it is open. To find the MAC of a peer it takes part in
 //! the network by ARP and neighbour discovery, if its [`Participation`] and the device allow it; [`state`] says whether
 //! it does. Without that, it reaches the neighbours that it was configured with
-//! ([`OpenOptions::neighbour`](crate::OpenOptions::neighbour)). [`port`] returns MAC, MTU and GUID of its [`Port`];
+//! ([`OpenOptions::neighbour`](crate::OpenOptions::neighbour)). [`port`] returns the [`Port`], with MAC, MTU and GUID;
 //! changes of the network arrive as [`NetworkEvent`](crate::event::NetworkEvent)s.
 
 pub use dat_core::{Address, Echo, Vlan};

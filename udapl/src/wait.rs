@@ -9,8 +9,8 @@
 //!
 //! An event that arrives between the last look and the sleep must end the sleep. So each way asks the device for an
 //! interrupt first, and looks again before it sleeps; an [`Armed`] borrows the `Ia`, so that no call takes events in
-//! meanwhile. An [`Agent`] is a function that a CNO calls instead of waking a waiter. Between two waits an EVD can be
-//! polled: [`Ia::evd_poll`](crate::Ia::evd_poll), [`Ia::evd_dequeue`](crate::Ia::evd_dequeue).
+//! meanwhile. An [`Agent`] is a function that a CNO calls when it is triggered. Between two waits an EVD can be polled:
+//! [`Ia::evd_poll`](crate::Ia::evd_poll), [`Ia::evd_dequeue`](crate::Ia::evd_dequeue).
 
 pub use dat_core::{
     Agent, Arm, Armed, CnoHandle, CnoLook, CnoParam, CnoWait, EvdLook, EvdParam, EvdState, EvdWait,
