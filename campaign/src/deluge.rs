@@ -4,7 +4,8 @@
 //! bound are rejected without asking the program, and requests from other addresses are served as before.
 
 use dat_core::cm::wire::Message;
-use udapl::{ConnQual, CrHandle, EvdFlags, Event, PspFlags};
+use udapl::connection::CrHandle;
+use udapl::{ConnQual, EvdFlags, Event, PspFlags};
 
 use crate::calls;
 use crate::stranger::{Address, STRANGER, a_request, datagram};

@@ -1,9 +1,8 @@
 //! Events of adapters, and the checks at each event.
 
 use rand::Rng;
-use udapl::{
-    AsyncEvent, ConnectionEventKind, DtoCompletion, DtoDetail, DtoStatus, Event, RmrBindCompletion,
-};
+use udapl::event::{AsyncEvent, DtoCompletion, DtoDetail, RmrBindCompletion};
+use udapl::{ConnectionEventKind, DtoStatus, Event};
 
 use crate::bytes;
 use crate::deeds::traffic::immediate;

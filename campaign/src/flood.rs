@@ -18,9 +18,12 @@ use std::time::{Duration, Instant};
 use comfy_table::Table;
 use dat_core::cm::wire::{Message, ReqRepr};
 use hw_sim::{CardConfig, LinkFaults, Profile, Sim, SimConfig, VfSettings};
+use udapl::connection::CrHandle;
+use udapl::endpoint::EpAttr;
+use udapl::memory::LmrTriplet;
 use udapl::{
-    CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, CrHandle, DtoCookie,
-    EpAttr, EpEvds, EpHandle, EvdHandle, Event, LmrTriplet, Qos, Timeout,
+    CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DtoCookie, EpEvds,
+    EpHandle, EvdHandle, Event, Qos, Timeout,
 };
 
 use crate::bytes::STRIDE;

@@ -1,6 +1,7 @@
 //! Memory of an adapter for its peers: regions, windows, and keys that become void.
 
-use udapl::{DmaMemory, Ia, MemPrivFlags, PzHandle};
+use udapl::memory::PzHandle;
+use udapl::{DmaMemory, Ia, MemPrivFlags};
 
 use crate::bytes;
 use crate::keys::{Key, Loose, Region, Veil};

@@ -10,9 +10,12 @@
 //! of another program that blocks all others, is no fault of a neighbour: an operation that meets it is not judged.
 
 use hw_sim::SimCard;
+use udapl::connection::CrHandle;
+use udapl::event::AsyncEvent;
+use udapl::memory::LmrTriplet;
 use udapl::{
-    AsyncEvent, CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, CrHandle,
-    DtoCookie, DtoStatus, EpHandle, Event, LmrTriplet, Qos, Timeout,
+    CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DtoCookie, DtoStatus,
+    EpHandle, Event, Qos, Timeout,
 };
 
 use crate::bytes;

@@ -1,6 +1,8 @@
 //! The calls that DAT allows in each state, and the states that a refused call may leave.
 
-use udapl::{DatError, EpState, ReturnType};
+use udapl::DatError;
+use udapl::endpoint::EpState;
+use udapl::error::ReturnType;
 
 /// Returns the state's name, as [`crate::calls::ENDPOINT`] lists it.
 pub const fn name(state: EpState) -> &'static str {
@@ -103,7 +105,7 @@ pub fn judge(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use udapl::Subtype;
+    use udapl::error::Subtype;
 
     #[test]
     fn a_refused_call_leaves_the_state_and_no_call_succeeds_in_a_wrong_one() {

@@ -1,6 +1,7 @@
 //! Memory of an adapter, and the keys that its peers know.
 
-use udapl::{DmaMemory, LmrCreated, RmrHandle};
+use udapl::DmaMemory;
+use udapl::memory::{LmrCreated, RmrHandle};
 
 /// Memory with an LMR.
 pub struct Region {

@@ -6,10 +6,14 @@ use std::sync::Arc;
 use dat_mlx::MlxProvider;
 use driver::{Device, Function};
 use hw_sim::SimFunction;
+use udapl::adapter::{HcaConfig, IaConfig};
+use udapl::connection::{CrHandle, PspHandle, RspHandle};
+use udapl::endpoint::EpAttr;
+use udapl::memory::PzHandle;
+use udapl::srq::{SrqAttr, SrqHandle};
+use udapl::wait::CnoHandle;
 use udapl::{
-    Adapter, CnoHandle, ConnQual, CrHandle, DmaMemory, EpAttr, EpEvds, EpHandle, EvdFlags,
-    EvdHandle, HcaConfig, Ia, IaConfig, MemPrivFlags, PspFlags, PspHandle, PzHandle, RspHandle,
-    SrqAttr, SrqHandle,
+    Adapter, ConnQual, DmaMemory, EpEvds, EpHandle, EvdFlags, EvdHandle, Ia, MemPrivFlags, PspFlags,
 };
 
 use crate::bytes;

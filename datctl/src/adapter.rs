@@ -6,10 +6,15 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
+use udapl::connection::EndCause;
+use udapl::endpoint::{EpAttr, EpChange, EpTransport};
+use udapl::error::ReturnType;
+use udapl::event::DtoCompletion;
+use udapl::memory::{LmrHandle, LmrTriplet, PzHandle, RmrTriplet};
+use udapl::srq::SrqHandle;
 use udapl::{
-    CloseFlags, DmaMemory, DtoCompletion, DtoStatus, EndCause, EpAttr, EpChange, EpEvds, EpHandle,
-    EpTransport, EvdFlags, EvdHandle, Event, Ia, LmrHandle, LmrTriplet, MemPrivFlags, OpenOptions,
-    PzHandle, ReturnType, RmrTriplet, SrqHandle, Timeout,
+    CloseFlags, DmaMemory, DtoStatus, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia,
+    MemPrivFlags, OpenOptions, Timeout,
 };
 
 use crate::value::address;

@@ -1,7 +1,7 @@
 //! The counters of an adapter, as a table and as JSON (see [observability](../../docs/observability.md)).
 
 use serde::Serialize;
-use udapl::{AdapterStats, Counters};
+use udapl::counters::{AdapterStats, Counters};
 
 use crate::report::table;
 

@@ -7,9 +7,12 @@ use std::error::Error;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use udapl::endpoint::EpTransport;
+use udapl::event::DtoCompletion;
+use udapl::memory::RmrTriplet;
 use udapl::{
-    CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DtoCompletion,
-    DtoCookie, DtoStatus, EpHandle, EpTransport, Event, OpenOptions, Qos, RmrTriplet, Timeout,
+    CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DtoCookie, DtoStatus,
+    EpHandle, Event, OpenOptions, Qos, Timeout,
 };
 
 use crate::adapter::{Adapter, EVENTS, PATIENCE, Region, deadline, unexpected};

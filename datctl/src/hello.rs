@@ -14,7 +14,7 @@
 //! and not Writes. Its Writes and Reads use the memory that the request names, and it counts them in 8 bytes of its
 //! own memory. Flags of the accept: 1, the passive end's function is simulated.
 
-use udapl::RmrTriplet;
+use udapl::memory::RmrTriplet;
 
 const MAGIC: [u8; 8] = *b"datctl 2";
 /// Bytes of the longest message.

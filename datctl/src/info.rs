@@ -5,7 +5,8 @@ use std::error::Error;
 use hw_mlx::{CmdError, Hca, ids};
 use hw_mlx::{VportAdmin, VportState};
 use serde::Serialize;
-use udapl::{CloseFlags, Ia, NetworkState};
+use udapl::network::{self, NetworkState};
+use udapl::{CloseFlags, Ia};
 
 use crate::adapter::AdapterOptions;
 use crate::counted::Counted;
@@ -145,7 +146,7 @@ pub(crate) fn run(info: &Info) -> Result<Adapter, Box<dyn Error>> {
     let options = info.options.open_options();
     let selftest = info
         .selftest
-        .then(|| selftest::sentence(udapl::function_open(&info.name, &options)?))
+        .then(|| selftest::sentence(udapl::adapter::function_open(&info.name, &options)?))
         .transpose()?;
     let mut ia = udapl::ia_open(&info.name, &options).map_err(|error| {
         let passed = selftest.as_ref();
@@ -218,7 +219,7 @@ impl Adapter {
                 bytes_per_message: attributes.max_message_size,
                 bytes_per_rdma: attributes.max_rdma_size,
             },
-            network: match ia.provider().network_state() {
+            network: match network::state(ia) {
                 NetworkState::Off => "off".to_owned(),
                 NetworkState::Joined => "joined".to_owned(),
                 NetworkState::Without(why) => format!("without: {why}"),

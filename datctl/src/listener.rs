@@ -18,9 +18,12 @@ use std::error::Error;
 use std::net::IpAddr;
 use std::time::Instant;
 
+use udapl::connection::CrHandle;
+use udapl::endpoint::EpTransport;
+use udapl::event::DtoCompletion;
 use udapl::{
-    CompletionFlags, ConnQual, ConnectionEventKind, CrHandle, DtoCompletion, DtoCookie, DtoStatus,
-    EpHandle, EpTransport, Event, OpenOptions, PspFlags,
+    CompletionFlags, ConnQual, ConnectionEventKind, DtoCookie, DtoStatus, EpHandle, Event,
+    OpenOptions, PspFlags,
 };
 
 use crate::adapter::{Adapter, EVENTS, PATIENCE, Region, deadline, unexpected};
@@ -219,7 +222,7 @@ impl Listener {
             }
         };
         let mut told = Told {
-            memory: udapl::RmrTriplet {
+            memory: udapl::memory::RmrTriplet {
                 rmr_context: 0,
                 target_address: 0,
                 segment_length: hello.bytes,

@@ -48,7 +48,7 @@ pub(crate) struct Recorded {
 
 pub(crate) fn run(record: &Record) -> Result<Recorded, Box<dyn Error>> {
     keep(&record.function, &record.file, || {
-        udapl::function_open(&record.function, &udapl::OpenOptions::default())
+        udapl::adapter::function_open(&record.function, &udapl::OpenOptions::default())
     })
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn run(record: &Record) -> Result<Recorded, Box<dyn Error>> {
 pub(crate) fn keep(
     name: &str,
     file: &Path,
-    open: impl FnOnce() -> Result<Function, udapl::OpenError>,
+    open: impl FnOnce() -> Result<Function, udapl::error::OpenError>,
 ) -> Result<Recorded, Box<dyn Error>> {
     let draft = Draft::beside(file)?;
     let taken = bringup::Record::take(open()?, &HcaConfig::new())

@@ -20,9 +20,11 @@ use std::error::Error;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use udapl::endpoint::EpTransport;
+use udapl::memory::RmrTriplet;
 use udapl::{
     CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DtoCookie, DtoStatus,
-    EpHandle, EpTransport, Event, Qos, RmrTriplet, Timeout,
+    EpHandle, Event, Qos, Timeout,
 };
 
 use crate::adapter::{Adapter, AdapterOptions, PATIENCE, Region, deadline};

@@ -4,6 +4,7 @@
 //! a rule stands here with its reason, not in the source.
 
 mod circles;
+mod facade;
 mod imports;
 mod named_tests;
 mod pools;
@@ -54,6 +55,7 @@ pub fn run() -> Result<()> {
     pools::are_those_of_the_sources(&sources, &mut breaches)?;
     named_tests::are_functions_of_the_sources(&sources, &mut breaches)?;
     circles::there_are_none(&sources, &mut breaches);
+    facade::names_have_one_path(&sources, &mut breaches);
     for source in &sources {
         if source.path == "lab/src/tidy.rs" {
             continue; // names what it forbids

@@ -32,8 +32,9 @@ use nvmeof::disk::Source;
 use nvmeof::nvme::command::io as opcode;
 use nvmeof::nvme::sgl::Sgl;
 use nvmeof::serve::{Worker, WorkerConfig, WorkerError};
+use udapl::Adapter;
+use udapl::adapter::IaConfig;
 use udapl::fabric::Fabric;
-use udapl::{Adapter, IaConfig};
 
 use host::{Host, Meanwhile, transfer};
 use world::{PORT, World};

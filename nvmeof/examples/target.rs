@@ -17,7 +17,8 @@ use anyhow::{Context, Result, bail};
 use nvmeof::disk::{Disk, Source};
 use nvmeof::model::{NamespaceConfig, SubsystemConfig};
 use nvmeof::serve::{Target, Worker, WorkerConfig};
-use udapl::{Adapter, IaConfig, OpenOptions, ia_open};
+use udapl::adapter::IaConfig;
+use udapl::{Adapter, OpenOptions, ia_open};
 use uuid::Uuid;
 
 const SUBSYSTEM: &str = "nqn.2026-11.example:disk";

@@ -35,10 +35,13 @@ use deaf::{Deaf, Quiet};
 use driver::{Device, Function, barrier};
 use hw_mlx::HcaConfig;
 use hw_sim::{LinkFaults, Profile, Sim, SimConfig, SimFunction};
+use udapl::adapter::IaConfig;
+use udapl::endpoint::EpAttr;
+use udapl::memory::{LmrSlice, LmrTriplet, PzHandle, RmrTriplet};
+use udapl::srq::{SrqAttr, SrqHandle};
 use udapl::{
-    CompletionFlags, ConnQual, ConnectFlags, DtoCookie, EpAttr, EpEvds, EpHandle, EvdFlags,
-    EvdHandle, Event, Ia, IaConfig, LmrSlice, LmrTriplet, MemPrivFlags, PspFlags, PzHandle, Qos,
-    RmrTriplet, SrqAttr, SrqHandle, Timeout,
+    CompletionFlags, ConnQual, ConnectFlags, DtoCookie, EpEvds, EpHandle, EvdFlags, EvdHandle,
+    Event, Ia, MemPrivFlags, PspFlags, Qos, Timeout,
 };
 
 /// Operations per region call: the capacity of a queue.

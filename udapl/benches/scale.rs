@@ -24,10 +24,12 @@ use driver::{Device, Function};
 use hw_mlx::HcaConfig;
 use hw_sim::{LinkFaults, Profile, Sim, SimConfig, SimFunction};
 use nix::time::{ClockId, clock_gettime};
+use udapl::adapter::IaConfig;
+use udapl::endpoint::EpAttr;
+use udapl::memory::{LmrSlice, RmrTriplet};
 use udapl::{
-    Adapter, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DtoCookie, EpAttr,
-    EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, IaConfig, LmrSlice, MemPrivFlags, PspFlags,
-    Qos, RmrTriplet, Timeout,
+    Adapter, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DtoCookie, EpEvds,
+    EpHandle, EvdFlags, EvdHandle, Event, Ia, MemPrivFlags, PspFlags, Qos, Timeout,
 };
 
 const NONE: CompletionFlags = CompletionFlags::empty();

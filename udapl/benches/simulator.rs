@@ -12,11 +12,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{UsageWho, getrusage};
+use udapl::endpoint::EpAttr;
 use udapl::fabric::Fabric;
+use udapl::memory::{LmrHandle, RmrTriplet};
 use udapl::{
-    CloseFlags, CompletionFlags, ConnQual, ConnectFlags, DmaMemory, DtoCookie, EpAttr, EpEvds,
-    EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrHandle, MemPrivFlags, OpenOptions, PspFlags, Qos,
-    RmrTriplet, Timeout, ia_close, ia_open,
+    CloseFlags, CompletionFlags, ConnQual, ConnectFlags, DmaMemory, DtoCookie, EpEvds, EpHandle,
+    EvdFlags, EvdHandle, Event, Ia, MemPrivFlags, OpenOptions, PspFlags, Qos, Timeout, ia_close,
+    ia_open,
 };
 
 const SERVICE: ConnQual = ConnQual::service_id(0x1_0000_0001);

@@ -14,10 +14,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use udapl::memory::LmrSlice;
+use udapl::wait::Arm;
 use udapl::{
-    Arm, CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DmaMemory,
-    DtoCookie, DtoStatus, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrSlice, MemPrivFlags,
-    OpenOptions, PspFlags, Qos, ia_close, ia_open,
+    CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DmaMemory, DtoCookie,
+    DtoStatus, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, MemPrivFlags, OpenOptions,
+    PspFlags, Qos, ia_close, ia_open,
 };
 
 const SERVICE: ConnQual = ConnQual::service_id(0x1_0000_0007);

@@ -11,10 +11,11 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use udapl::memory::{LmrCreated, RmrTriplet};
 use udapl::{
     CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DmaMemory, DtoCookie,
-    DtoStatus, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrCreated, MemPrivFlags,
-    OpenOptions, PspFlags, Qos, RmrTriplet, explain, ia_close, ia_open,
+    DtoStatus, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, MemPrivFlags, OpenOptions,
+    PspFlags, Qos, explain, ia_close, ia_open,
 };
 
 /// Connection qualifier of the server: numbers above 0xffff are InfiniBand service IDs, others TCP ports of `rdma_cm`.

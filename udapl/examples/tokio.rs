@@ -19,8 +19,9 @@ use anyhow::{Context, Result, bail, ensure};
 use tokio::runtime::Builder;
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::timeout;
+use udapl::connection::EndCause;
 use udapl::future::{Buffer, Driver, Endpoint, Error, Handle, Pool, Request, drive};
-use udapl::{CloseFlags, ConnQual, EndCause, MemPrivFlags, OpenOptions, ia_open};
+use udapl::{CloseFlags, ConnQual, MemPrivFlags, OpenOptions, ia_open};
 
 const SERVICE: ConnQual = ConnQual::service_id(0x1_0000_000a);
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -28,9 +28,9 @@ use dat_core::{
 use dat_mlx::InWords;
 use serde_json::Value;
 
+use crate::counters::Counters;
 use crate::open::{Adapter, OpenError};
 use crate::recorder::{self, Dump};
-use crate::stats::Counters;
 
 /// Longest wait for the answers of all instances.
 const PATIENCE: Duration = Duration::from_millis(200);

@@ -1,6 +1,7 @@
 //! Simulated functions on one link, for programs that control the simulator: faults, captures, reports, time.
 //!
-//! A program that only opens `sim:A` by name needs none of this; see [`ia_open`](crate::ia_open).
+//! A program that only opens `sim:A` by name needs none of this; see [`ia_open`](crate::ia_open). [`simulate`] acts on
+//! such a function: it pulls its cable or resets it.
 //!
 //! A fabric's time is virtual: it advances when a thread waits, or by [`Sim::step`] and [`Sim::advance`]. This module
 //! re-exports everything needed for that, so a program depends on this crate alone:
@@ -18,7 +19,7 @@
 //! fabric.sim.advance(Duration::from_secs(1));
 //! fabric.sim.inject(&fabric.function(0), &Fault::LinkUp);
 //! fabric.sim.heal();
-//! # Ok::<(), udapl::OpenError>(())
+//! # Ok::<(), udapl::error::OpenError>(())
 //! ```
 
 pub mod switched;
@@ -37,6 +38,7 @@ pub use hw_sim_host::{mac, pace, profile, wire};
 
 use crate::Ia;
 use crate::open::simulated::open_function;
+pub use crate::open::simulated::{SimAction, simulate};
 use crate::open::{OpenError, OpenOptions};
 
 /// Two simulated functions and the link between them.

@@ -4,12 +4,18 @@
 //! |---|---|
 //! | open an adapter | [`ia_open`]; [`name`] describes the names, [`OpenOptions`] the other settings |
 //! | do anything with it | [`Ia`], which lists all calls by object |
-//! | get memory for DMA | [`alloc`], [`alloc_aligned`], [`pool`], [`LentMemory`] |
+//! | get memory for DMA | [`alloc`], and the other ways in [`memory`] |
+//! | connect | [`connection`], [`endpoint`] |
+//! | take events, and sleep in an event loop | [`Event`], [`event`], [`wait`] |
 //! | use several threads | [`Adapter::instance`] |
-//! | sleep in an event loop | [`Ia::arm`] |
 //! | read and write files meanwhile | [`reactor`] |
+//! | learn why a call or a transfer failed | [`DatError`], [`error`], [`explain`] |
+//! | count | [`counters`] |
 //! | write `async` code | module `future`, with the feature `async` |
 //! | test without a card | names that begin with `sim:`, and [`fabric`]; feature `sim`, which is on by default |
+//!
+//! The root has the names that nearly every program needs. Each concept has a module with its other names; every name
+//! has one path. C programs include `dat/udat.h` and link `libdat`, the C ABI of this crate.
 //!
 //! A complete program with two sides, in the order of its steps:
 //!
@@ -60,61 +66,46 @@
 #![deny(unsafe_code)] // but for `capi`
 #![warn(clippy::missing_errors_doc)]
 
+pub mod adapter;
+mod arena;
 mod background;
+#[doc(hidden)] // C programs read the manual pages
 pub mod capi;
+pub mod connection;
 #[cfg(feature = "control")]
 pub mod control;
+pub mod counters;
+pub mod endpoint;
+pub mod error;
+pub mod event;
 mod explain;
-pub mod ext;
 #[cfg(feature = "sim")]
 pub mod fabric;
 #[cfg(feature = "async")]
 pub mod future;
 mod ia;
-mod memory;
+pub mod memory;
 pub mod name;
+pub mod network;
 mod open;
+pub mod post;
 pub mod reactor;
 #[cfg(feature = "control")]
 pub mod recorder;
 pub mod registry;
-mod stats;
+pub mod srq;
+pub mod wait;
 #[cfg(feature = "sim")]
 mod wired;
 
-pub use background::BackgroundThread;
-pub use dat_core::cm::{Counters as ConnectionCounters, Refused, RejectReason};
+pub use arena::alloc;
 pub use dat_core::log_budget;
 pub use dat_core::{
-    Address, Agent, AnyHandle, Arm, Armed, AsyncEvent, Batch, CloseFlags, CnoHandle, CnoLook,
-    CnoParam, CnoWait, CompletionFlags, ConnQual, ConnectFlags, ConnectionEvent,
-    ConnectionEventKind, ConnectionRequest, CrHandle, CrParam, DatError, DatResult, Descriptor,
-    DtoCompletion, DtoCookie, DtoDetail, DtoStatus, EVENT_NUMBERS, Echo, EndCause, EpAttr,
-    EpChange, EpEvds, EpEvent, EpHandle, EpParam, EpRecvParam, EpState, EpStats, EpStatus,
-    EpTransport, EvdFlags, EvdHandle, EvdLook, EvdParam, EvdState, EvdStats, EvdWait, Event,
-    EventNumber, Failures, HandleType, IaAttr, IaConfig, IaParam, IaStats, LmrCreated, LmrHandle,
-    LmrParam, LmrSlice, LmrTriplet, Look, MemPrivFlags, MemType, NamedAttr, NetworkEvent,
-    ProviderAttr, PspFlags, PspHandle, PspParam, PzHandle, Qos, ReturnType, RmrBindCompletion,
-    RmrBinding, RmrCookie, RmrHandle, RmrParam, RmrTriplet, RspHandle, RspParam, Run, Segment,
-    SharedMemoryId, SoftwareEvent, SrqAttr, SrqBatch, SrqHandle, SrqParam, SrqState, SrqStats,
-    Subtype, Timeout, TransportConfig, TransportError, Vlan, WaitError, Waker, post, strerror,
+    CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DatError, DatResult,
+    DtoCookie, DtoStatus, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, MemPrivFlags, PspFlags,
+    Qos, Timeout,
 };
-pub use dat_mlx::{NetworkCounters, NetworkState, Participation};
-pub use driver::{
-    Bytes, BytesError, DmaBuffer, DmaError, DmaMemory, DmaPool, LentMemory, PageSize, PciAddress,
-    PoolBuilder,
-};
+pub use driver::DmaMemory;
 pub use explain::explain;
-pub use hw_mlx::{
-    CloseReport, DeviceCounters, HcaConfig, PortCounters, PriorityTraffic, QueueCounters,
-    VportCounters,
-};
 pub use ia::Ia;
-pub use memory::{alloc, alloc_aligned, pool};
-#[cfg(feature = "sim")]
-pub use open::simulated::{SimAction, simulate};
-pub use open::{
-    Adapter, HandedIn, NotClosed, OpenError, OpenOptions, Simulated, StillOpen, function_open,
-    ia_close, ia_open,
-};
-pub use stats::{AdapterStats, CommandStats, Counters};
+pub use open::{Adapter, OpenOptions, ia_close, ia_open};

@@ -1,46 +1,18 @@
-//! DMA memory for consumers: how to allocate it.
+//! Memory: allocation for DMA, registration, windows for peers, and protection zones.
 //!
-//! [`DmaMemory`] describes the access to its bytes: by copy ([`read_into`](DmaMemory::read_into),
-//! [`write_from`](DmaMemory::write_from)), or in place ([`bytes`](DmaMemory::bytes)).
-//! [`LentMemory`](crate::LentMemory) is memory that the consumer allocated itself; creating it is `unsafe`.
+//! The device reaches only memory that was allocated for it or lent to it. [`alloc`](crate::alloc), [`alloc_aligned`]
+//! and [`alloc_buffer`] allocate from the adapter's arena, [`pool`] from pages and a NUMA node of the program's choice.
+//! [`LentMemory`] is memory that the program allocated itself; creating it is `unsafe`.
+//!
+//! A local memory region ([`LmrHandle`]) registers memory in a protection zone ([`PzHandle`]), with the rights of
+//! [`MemPrivFlags`](crate::MemPrivFlags). A post names parts of a region: by an [`LmrSlice`], which is checked once, or
+//! by an [`LmrTriplet`], DAT's three numbers. Peers reach a region, or a window of it ([`RmrHandle`]), by an
+//! [`RmrTriplet`]. Endpoints use only regions and windows of their own zone.
 
-use driver::{DmaError, DmaMemory, DmaPool, PoolBuilder};
+pub use dat_core::{
+    LmrCreated, LmrHandle, LmrParam, LmrSlice, LmrTriplet, MemType, PzHandle, RmrBinding,
+    RmrCookie, RmrHandle, RmrParam, RmrTriplet, Segment, SharedMemoryId,
+};
+pub use driver::{Bytes, DmaBuffer, DmaPool, LentMemory, PageSize, PoolBuilder};
 
-use crate::Ia;
-
-/// Allocates `bytes` zeroed bytes of the adapter's memory, aligned to 256 (`DAT_OPTIMAL_ALIGNMENT`). The memory is
-/// freed when its last clone drops; an LMR holds a clone.
-///
-/// # Errors
-/// The host has no memory left, or no address space that the device can reach.
-pub fn alloc(ia: &Ia, bytes: usize) -> Result<DmaMemory, DmaError> {
-    const OPTIMAL_ALIGNMENT: usize = 256;
-    alloc_aligned(ia, bytes, OPTIMAL_ALIGNMENT)
-}
-
-/// Like [`alloc`], aligned to `align`, a power of two up to 1 GiB. Use 4096 for files opened with `O_DIRECT`
-/// ([`reactor`](crate::reactor)).
-///
-/// # Errors
-/// Those of [`alloc`]. [`DmaError::Request`]: zero bytes, or an invalid alignment.
-pub fn alloc_aligned(ia: &Ia, bytes: usize, align: usize) -> Result<DmaMemory, DmaError> {
-    Ok(ia.provider().arena().alloc(bytes, align)?.into())
-}
-
-/// Builds a memory pool for the adapter. The program chooses its size, page size, NUMA node and the number of threads
-/// that populate it. Adapters that share memory ([`OpenOptions::memory`](crate::OpenOptions::memory)) can all
-/// register it.
-///
-/// ```no_run
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use udapl::{OpenOptions, PageSize, ia_open, pool};
-///
-/// let ia = ia_open("0000:3b:00.2", &OpenOptions::default())?;
-/// let cache = pool(&ia).pages(PageSize::Huge1G).node(0).prefault(8).build(64 << 30)?;
-/// let block = cache.memory(1 << 20)?;
-/// # Ok(())
-/// # }
-/// ```
-pub fn pool(ia: &Ia) -> PoolBuilder {
-    DmaPool::builder(ia.provider().hca().function())
-}
+pub use crate::arena::{alloc_aligned, alloc_buffer, pool};

@@ -22,8 +22,8 @@
 //! | `,priority=N` | the priority of its frames in that VLAN, 0..=7 |
 //! | `,neighbour=IP/MAC` | a static neighbour entry: the adapter does not ask for this MAC |
 //! | `,network=off` | no ARP and neighbour discovery: the adapter neither asks for MACs nor answers |
-//! | `,network=on` | ARP and neighbour discovery are required: the adapter does not open without them. Without either option it uses them if the device allows it ([`NetworkState`](dat_mlx::NetworkState)) |
-//! | `,events=all`, `,events=errors` | whether the asynchronous EVD reports [`NetworkEvent`](crate::NetworkEvent)s beside errors. The default is `all` in Rust and `errors` in C |
+//! | `,network=on` | ARP and neighbour discovery are required: the adapter does not open without them. Without either option it uses them if the device allows it ([`NetworkState`](crate::network::NetworkState)) |
+//! | `,events=all`, `,events=errors` | whether the asynchronous EVD reports [`NetworkEvent`](crate::event::NetworkEvent)s beside errors. The default is `all` in Rust and `errors` in C |
 //! | `,endpoints=N` | room for N endpoints, of all instances together, as far as the device allows |
 //! | `,vectors=N` | N interrupt vectors for completions, as far as available. If instances sleep, one vector for each instance is best |
 //! | `,group=NAME` | for a PCI address: the name of an inherited descriptor of its IOMMU group file, `/dev/vfio/N` ([`OpenOptions::vfio_group`]) |
@@ -41,7 +41,7 @@
 
 use std::net::IpAddr;
 
-pub use driver::mac_of;
+pub use driver::{PciAddress, mac_of};
 use hw_mlx::{Address, Vlan};
 
 use crate::open::{OpenError, OpenOptions};
@@ -238,7 +238,7 @@ pub(crate) fn on_card(name: &str) -> (&str, OnCard) {
 /// let (device, options) = name::parse("sim:a,address=192.0.2.1", &OpenOptions::default())?;
 /// assert_eq!((device, options.hca.addresses.len()), ("sim:a", 1));
 /// assert!(name::parse("sim:a,address=here", &options).is_err());
-/// # Ok::<(), udapl::OpenError>(())
+/// # Ok::<(), udapl::error::OpenError>(())
 /// ```
 ///
 /// # Errors

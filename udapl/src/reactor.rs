@@ -2,10 +2,11 @@
 //!
 //! A storage program moves blocks between files and peers. A [`Reactor`] reads and writes files directly from and to
 //! DMA memory, without a copy: [`Reactor::submit`] takes a [`FileOperation`] on a range of
-//! [`DmaMemory`](crate::DmaMemory), [`bytes`](crate::DmaMemory::bytes), or of a [`DmaBuffer`](crate::DmaBuffer).
-//! Operations are read, write (optionally through to the medium), sync, write zeroes and discard; [`File::geometry`]
-//! says which of them a disk or file supports. An operation ends as a [`Completion`], with the tag that it was
-//! submitted with. [`alloc_aligned`](crate::alloc_aligned) returns memory for files opened with `O_DIRECT`.
+//! [`DmaMemory`](crate::DmaMemory), [`bytes`](crate::DmaMemory::bytes), or of a
+//! [`DmaBuffer`](crate::memory::DmaBuffer). Operations are read, write (optionally through to the medium), sync, write
+//! zeroes and discard; [`File::geometry`] says which of them a disk or file supports. An operation ends as a
+//! [`Completion`], with the tag that it was submitted with. [`alloc_aligned`](crate::memory::alloc_aligned) returns
+//! memory for files opened with `O_DIRECT`.
 //!
 //! Registering long-lived buffers and files once ([`Reactor::register`], [`Reactor::register_files`]) saves the
 //! kernel work on each operation. `docs/performance.md`, "Disks", has the costs.

@@ -4,8 +4,9 @@
 //! changes nothing, and the requests before it are posted, whatever the program's closure then returns.
 
 use rand::Rng;
+use udapl::error::{ReturnType, Subtype};
 use udapl::post::FetchAdd;
-use udapl::{DatError, DtoCookie, Event, ReturnType, Subtype};
+use udapl::{DatError, DtoCookie, Event};
 
 use super::traffic::{Prepared, immediate};
 use crate::end::Kind;

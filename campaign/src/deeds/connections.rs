@@ -189,7 +189,7 @@ impl World {
             // If the free failed half-way, the endpoint is DISCONNECTED, without an event.
             if let Some(open) = &mut self.sides[side].open
                 && let Ok(status) = open.ia.ep_get_status(ep)
-                && status.state == udapl::EpState::Disconnected
+                && status.state == udapl::endpoint::EpState::Disconnected
             {
                 open.ends[at].phase = Phase::Over;
             }

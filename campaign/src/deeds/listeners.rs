@@ -62,10 +62,10 @@ impl World {
     pub fn point(
         &mut self,
         side: usize,
-        psp: Option<udapl::PspHandle>,
+        psp: Option<udapl::connection::PspHandle>,
         qual: u64,
         flags: PspFlags,
-    ) -> Option<udapl::PspHandle> {
+    ) -> Option<udapl::connection::PspHandle> {
         let Some(psp) = psp else {
             let made = self.call(side, "dat_psp_create", |open| {
                 let cr = open.cr;
@@ -133,7 +133,7 @@ impl World {
             let status = end.ep.map(|ep| open.ia.ep_get_status(ep));
             if end.phase == Phase::Reserved
                 && let Some(Ok(status)) = status
-                && status.state == udapl::EpState::Unconnected
+                && status.state == udapl::endpoint::EpState::Unconnected
             {
                 end.phase = Phase::Idle;
             }

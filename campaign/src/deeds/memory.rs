@@ -1,7 +1,8 @@
 //! Memory: registered, freed, and opened by windows.
 
 use rand::Rng;
-use udapl::{CompletionFlags, MemPrivFlags, RmrCookie};
+use udapl::memory::RmrCookie;
+use udapl::{CompletionFlags, MemPrivFlags};
 
 use super::outcome;
 use super::traffic::local;

@@ -2,8 +2,11 @@
 //! fail.
 
 use rand::Rng;
+use udapl::Timeout;
+use udapl::adapter::{AnyHandle, HandleType};
+use udapl::endpoint::EpChange;
+use udapl::memory::LmrTriplet;
 use udapl::registry::ProviderInfo;
-use udapl::{AnyHandle, EpChange, HandleType, LmrTriplet, Timeout};
 
 use super::outcome;
 use super::traffic::local;
@@ -119,7 +122,7 @@ impl World {
 
     /// Compares the state that an endpoint reports with the events that the program has dequeued.
     fn look_at(&mut self, side: usize, ep: udapl::EpHandle, phase: Phase) {
-        use udapl::EpState as S;
+        use udapl::endpoint::EpState as S;
         let status = self.ep_call(side, "dat_ep_get_status", ep, |open| {
             open.ia.ep_get_status(ep)
         });
@@ -168,10 +171,11 @@ impl World {
         let again = registry.remove_provider(&info);
         assert!(gone.is_ok() && again.is_err(), "an entry is removed once");
         let opener = std::sync::Arc::new(|_: &udapl::OpenOptions| {
-            Err(
-                udapl::DatError::new(udapl::ReturnType::ModelNotSupported, udapl::Subtype::None)
-                    .into(),
+            Err(udapl::DatError::new(
+                udapl::error::ReturnType::ModelNotSupported,
+                udapl::error::Subtype::None,
             )
+            .into())
         });
         let (other, back) = (
             registry.add_provider(info.clone(), opener),
@@ -189,7 +193,7 @@ impl World {
         ] {
             self.cover.call(call, STATELESS, done);
         }
-        let known = udapl::strerror(udapl::ReturnType::ModelNotSupported as u32);
+        let known = udapl::error::strerror(udapl::error::ReturnType::ModelNotSupported as u32);
         assert!(known.is_some());
         self.cover.call("dat_strerror", STATELESS, true);
     }
@@ -239,7 +243,7 @@ impl World {
                 let asked = self.call(side, "dat_cno_query", |open| open.ia.cno_query(cno));
                 assert!(asked.is_some_and(|answer| answer.is_ok()));
                 self.call(side, "dat_cno_modify_agent", |open| {
-                    let agent = udapl::Agent::new(|_| {});
+                    let agent = udapl::wait::Agent::new(|_| {});
                     open.ia.cno_modify_agent(cno, Some(agent))
                 });
             }

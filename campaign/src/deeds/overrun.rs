@@ -11,7 +11,8 @@
 
 use hw_sim::Fault;
 use rand::Rng;
-use udapl::{CompletionFlags, DtoCookie, EpState, EvdHandle};
+use udapl::endpoint::EpState;
+use udapl::{CompletionFlags, DtoCookie, EvdHandle};
 
 use super::outcome;
 use super::traffic::{local, remote};
@@ -214,7 +215,7 @@ impl World {
             self.cover.count("free a spent EVD", outcome(&freed));
             if let (Err(error), Some(open)) = (freed, &mut self.sides[side].open) {
                 assert!(
-                    error.return_type() == udapl::ReturnType::InternalError,
+                    error.return_type() == udapl::error::ReturnType::InternalError,
                     "side {side}: a spent EVD that nothing feeds is not freed: {error}"
                 );
                 open.old.push(evd);

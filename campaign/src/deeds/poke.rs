@@ -1,8 +1,11 @@
 //! Calls on an endpoint in states in which DAT refuses them, and queries in any state.
 
+use udapl::connection::CrHandle;
+use udapl::endpoint::{EpChange, EpState};
+use udapl::memory::{LmrTriplet, RmrCookie, RmrTriplet};
 use udapl::{
-    CloseFlags, CompletionFlags, ConnQual, ConnectFlags, CrHandle, DtoCookie, EpChange, EpHandle,
-    EpState, LmrTriplet, MemPrivFlags, Qos, RmrCookie, RmrTriplet, Timeout,
+    CloseFlags, CompletionFlags, ConnQual, ConnectFlags, DtoCookie, EpHandle, MemPrivFlags, Qos,
+    Timeout,
 };
 
 use super::traffic::{local, remote};

@@ -1,7 +1,9 @@
 //! Shared receive queues and event dispatchers.
 
 use rand::Rng;
-use udapl::{DtoCookie, EvdFlags, ReturnType, SoftwareEvent, Timeout};
+use udapl::error::ReturnType;
+use udapl::event::SoftwareEvent;
+use udapl::{DtoCookie, EvdFlags, Timeout};
 
 use super::outcome;
 use super::traffic::local;

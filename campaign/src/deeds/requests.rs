@@ -3,7 +3,8 @@
 use hw_sim::Fault;
 use mlx_prm::{Opcode, QpState, ServiceType};
 use rand::Rng;
-use udapl::{ConnQual, CrHandle, EpHandle};
+use udapl::connection::CrHandle;
+use udapl::{ConnQual, EpHandle};
 
 use super::outcome;
 use crate::Feature;
@@ -284,13 +285,13 @@ impl World {
         };
         let (pz, dto, connect) = (open.pz, open.dto, open.connect);
         let attr = crate::side::attributes(&open.ia, open.narrow);
-        let change = udapl::EpChange {
+        let change = udapl::endpoint::EpChange {
             pz: Some(Some(pz)),
             recv_evd: Some(Some(dto)),
             request_evd: Some(Some(dto)),
             connect_evd: Some(Some(connect)),
             attr: Some(attr),
-            ..udapl::EpChange::default()
+            ..udapl::endpoint::EpChange::default()
         };
         let modified = self.ep_call(side, "dat_ep_modify", ep, |open| {
             open.ia.ep_modify(ep, &change)

@@ -1,7 +1,8 @@
 //! Posted requests: receives, sends, RDMA.
 
 use rand::Rng;
-use udapl::{CompletionFlags, DtoCookie, EpHandle, LmrTriplet, RmrTriplet};
+use udapl::memory::{LmrTriplet, RmrTriplet};
+use udapl::{CompletionFlags, DtoCookie, EpHandle};
 
 use super::outcome;
 use crate::Feature;

@@ -9,7 +9,8 @@ use std::time::Duration;
 use hw_sim::Fault;
 use mlx_prm::Opcode;
 use rand::Rng;
-use udapl::{CloseFlags, RmrTriplet};
+use udapl::CloseFlags;
+use udapl::memory::RmrTriplet;
 
 use crate::Feature;
 use crate::bytes::SLOT;

@@ -343,11 +343,13 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Returns the provider. Do not change the objects it owns for this IA.
+    #[doc(hidden)] // for facades and tools that know the provider
     pub fn provider(&self) -> &P {
         &self.provider
     }
 
-    /// Returns the provider, for purposes that DAT has no call for (allocating memory, for one).
+    /// Returns the provider. Do not change the objects it owns for this IA.
+    #[doc(hidden)] // for facades and tools that know the provider
     pub fn provider_mut(&mut self) -> &mut P {
         &mut self.provider
     }

@@ -8,7 +8,7 @@
 use std::error::Error;
 
 use serde::Serialize;
-use udapl::{DeviceCounters, QueueCounters, VportCounters};
+use udapl::counters::{DeviceCounters, QueueCounters, VportCounters};
 
 use super::pair::Pair;
 use crate::report::{Report, table};

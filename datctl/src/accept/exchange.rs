@@ -7,9 +7,8 @@
 
 use std::error::Error;
 
-use udapl::{
-    CompletionFlags, DtoCookie, DtoStatus, Event, LmrTriplet, MemPrivFlags, RmrCookie, RmrTriplet,
-};
+use udapl::memory::{LmrTriplet, RmrCookie, RmrTriplet};
+use udapl::{CompletionFlags, DtoCookie, DtoStatus, Event, MemPrivFlags, network};
 
 use super::pair::{Connection, FROM, INTO, Pair, Receives};
 use crate::adapter::unexpected;
@@ -78,7 +77,7 @@ pub(super) fn sizes(path_mtu: usize) -> Vec<usize> {
 
 /// Exchanges every kind and size in both directions; then tests receives of an SRQ, a window, and an invalid key.
 pub(super) fn everything(pair: &mut Pair) -> Result<Exchanged, Box<dyn Error>> {
-    let path_mtu = 128_usize << pair.adapter(0).ia.provider().hca().port().path_mtu.min(5);
+    let path_mtu = 128_usize << network::port(&pair.adapter(0).ia).path_mtu.min(5);
     let mut exchanged = Exchanged::default();
     let connection = pair.connect(LONGEST, Receives::Own)?;
     for from in [0, 1] {

@@ -11,7 +11,8 @@ use std::path::Path;
 use driver::PciAddress;
 use driver::pci::{Kernel, Machine, Role, Writer};
 use hw_mlx::ids;
-use udapl::{OpenOptions, SimAction};
+use udapl::OpenOptions;
+use udapl::fabric::SimAction;
 
 use super::subject::{Lever, Levers, Subject};
 use crate::adapter::is_simulated;
@@ -45,7 +46,7 @@ pub(super) fn subject<'a>(name: &str, options: &OpenOptions, machine: &'a Machin
     Subject::new(
         name,
         move || udapl::ia_open(&own, &options),
-        move || udapl::function_open(&same, &with),
+        move || udapl::adapter::function_open(&same, &with),
         is_simulated(name),
         address,
         levers,
@@ -63,7 +64,7 @@ fn without_network(name: &str) -> String {
 fn simulated<'a>(device: &str) -> Levers<'a> {
     let pull = |action: SimAction| {
         let device = device.to_owned();
-        move || match udapl::simulate(&device, action) {
+        move || match udapl::fabric::simulate(&device, action) {
             true => Ok(()),
             false => Err(format!("{device}: no function of this process's fabric")),
         }

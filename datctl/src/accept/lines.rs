@@ -6,7 +6,8 @@ use std::error::Error;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use udapl::{CloseFlags, CloseReport};
+use udapl::CloseFlags;
+use udapl::adapter::CloseReport;
 
 use super::between::{self, Between};
 use super::exchange::{self, Exchanged, Kind, LONGEST};

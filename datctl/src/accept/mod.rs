@@ -288,7 +288,7 @@ fn kernel_peer(accept: &Accept, subject: &Subject<'_>) -> Result<Outcome, Box<dy
     let mut trips = rping::trips(
         adapter,
         (peer, port),
-        &udapl::EpTransport::default(),
+        &udapl::endpoint::EpTransport::default(),
         RPINGS,
         RPING_BYTES,
     )

@@ -7,9 +7,11 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
+use udapl::event::DtoCompletion;
+use udapl::srq::{SrqAttr, SrqHandle};
 use udapl::{
-    CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DtoCompletion,
-    DtoCookie, DtoStatus, EpHandle, Event, PspFlags, Qos, SrqAttr, SrqHandle, Timeout,
+    CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DtoCookie, DtoStatus,
+    EpHandle, Event, PspFlags, Qos, Timeout,
 };
 
 use super::subject::Subject;
@@ -374,17 +376,22 @@ impl Connection {
     }
 
     /// Returns the first `bytes` of a slot, in two segments if there is more than one byte.
-    pub(super) fn pieces(&self, side: usize, slot: usize, bytes: usize) -> Vec<udapl::LmrTriplet> {
+    pub(super) fn pieces(
+        &self,
+        side: usize,
+        slot: usize,
+        bytes: usize,
+    ) -> Vec<udapl::memory::LmrTriplet> {
         let whole = self.regions[side].local(slot, bytes);
         let first = whole.segment_length / 3;
         if first == 0 {
             return vec![whole];
         }
-        let front = udapl::LmrTriplet {
+        let front = udapl::memory::LmrTriplet {
             segment_length: first,
             ..whole
         };
-        let back = udapl::LmrTriplet {
+        let back = udapl::memory::LmrTriplet {
             virtual_address: whole.virtual_address + first,
             segment_length: whole.segment_length - first,
             ..whole

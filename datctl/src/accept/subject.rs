@@ -8,7 +8,8 @@
 use std::error::Error;
 
 use driver::{Function, PciAddress};
-use udapl::{Ia, OpenError};
+use udapl::Ia;
+use udapl::error::OpenError;
 
 /// An act on a function from outside. The error says why it could not be done.
 pub(super) type Lever<'a, T> = Box<dyn Fn(T) -> Result<(), String> + Sync + 'a>;

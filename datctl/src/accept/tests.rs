@@ -50,7 +50,7 @@ fn with_levers<'a>(fabric: &'a Fabric, side: usize, levers: Levers<'a>) -> Subje
     let function = move || {
         driver::Function::in_process(fabric.function(side)).map_err(|error| {
             let name = format!("sim:{side}");
-            udapl::OpenError::Function { name, error }
+            udapl::error::OpenError::Function { name, error }
         })
     };
     Subject::new(

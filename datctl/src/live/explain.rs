@@ -10,7 +10,10 @@ use hw_mlx::completion::{self, Status, syndrome};
 use hw_mlx::error::{command_status, delivery_status, health_syndrome, known_syndromes};
 use nvmeof::nvme::rdma::Reject;
 use serde::Serialize;
-use udapl::{DatError, DtoStatus, EVENT_NUMBERS, RejectReason, ReturnType, Subtype, strerror};
+use udapl::connection::RejectReason;
+use udapl::error::{ReturnType, Subtype, strerror};
+use udapl::event::EVENT_NUMBERS;
+use udapl::{DatError, DtoStatus};
 
 use crate::report::{Report, table};
 

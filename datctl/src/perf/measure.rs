@@ -4,7 +4,8 @@ use std::error::Error;
 use std::time::Instant;
 
 use serde::Serialize;
-use udapl::{CompletionFlags, DtoCookie, EpHandle, RmrTriplet};
+use udapl::memory::RmrTriplet;
+use udapl::{CompletionFlags, DtoCookie, EpHandle};
 
 use super::amount::Amount;
 use super::latency::{self, Latency};

@@ -346,7 +346,7 @@ impl Plan {
                 let reverse = (self.both && measure == Measure::Bandwidth).then(|| Reverse {
                     reads: operation == Operation::Read,
                     // The dialer fills this in.
-                    memory: udapl::RmrTriplet {
+                    memory: udapl::memory::RmrTriplet {
                         rmr_context: 0,
                         target_address: 0,
                         segment_length: 0,

@@ -11,9 +11,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use udapl::connection::CrHandle;
+use udapl::endpoint::EpTransport;
+use udapl::event::{ConnectionEvent, DtoCompletion};
+use udapl::network::Address;
 use udapl::{
-    Address, CloseFlags, CompletionFlags, ConnQual, ConnectionEvent, ConnectionEventKind, CrHandle,
-    DtoCompletion, DtoCookie, DtoStatus, EpHandle, EpTransport, Event, OpenOptions, PspFlags,
+    CloseFlags, CompletionFlags, ConnQual, ConnectionEventKind, DtoCookie, DtoStatus, EpHandle,
+    Event, OpenOptions, PspFlags,
 };
 
 use super::{

@@ -14,11 +14,11 @@ use std::{fs, thread};
 use driver::Device as _;
 use hw_sim::{Fault, Faults, LinkFaults, SimConfig};
 use udapl::fabric::Fabric;
+use udapl::memory::{LmrCreated, LmrTriplet, RmrTriplet};
 use udapl::recorder::Dump;
 use udapl::{
     Adapter, CompletionFlags, ConnQual, ConnectFlags, DmaMemory, DtoCookie, EpEvds, EpHandle,
-    EvdFlags, EvdHandle, Event, Ia, LmrCreated, LmrTriplet, MemPrivFlags, PspFlags, Qos,
-    RmrTriplet, Timeout,
+    EvdFlags, EvdHandle, Event, Ia, MemPrivFlags, PspFlags, Qos, Timeout,
 };
 
 use crate::served::{Process, datctl};

@@ -46,7 +46,7 @@ impl Watched {
             .path()
             .join(format!("{}.sock", std::process::id()));
         let one = udapl::ia_open(name, &options).expect("an adapter");
-        let other = udapl::Adapter::of(&one).instance(udapl::IaConfig::default());
+        let other = udapl::Adapter::of(&one).instance(udapl::adapter::IaConfig::default());
         let mut ias = [one, other.expect("an instance")];
         let evds = [0, 1].map(|side: usize| {
             let flags = EvdFlags::DTO | EvdFlags::CONNECTION | EvdFlags::CR;
@@ -91,7 +91,7 @@ impl Watched {
     fn send(&mut self) {
         let Self { ias, eps, evds, .. } = self;
         let (cookie, none) = (DtoCookie(1), CompletionFlags::empty());
-        let nothing: [udapl::LmrTriplet; 0] = [];
+        let nothing: [udapl::memory::LmrTriplet; 0] = [];
         let posted = ias[1].ep_post_recv(eps[1], &nothing, cookie, none);
         posted.expect("a receive");
         let posted = ias[0].ep_post_send(eps[0], &nothing, cookie, none);

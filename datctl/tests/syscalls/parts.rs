@@ -14,10 +14,12 @@ use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
 
 use nix::unistd::getppid;
+use udapl::endpoint::EpAttr;
+use udapl::memory::{LentMemory, LmrCreated, LmrTriplet, PzHandle, RmrTriplet};
 use udapl::{
     CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DmaMemory, DtoCookie,
-    DtoStatus, EpAttr, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, LentMemory, LmrCreated,
-    LmrTriplet, MemPrivFlags, OpenOptions, PspFlags, PzHandle, Qos, RmrTriplet, Timeout,
+    DtoStatus, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, MemPrivFlags, OpenOptions,
+    PspFlags, Qos, Timeout, adapter,
 };
 
 use super::tracer::PART;
@@ -231,7 +233,7 @@ impl Side {
     /// The same with memory of the program's own.
     fn lent(&mut self, value: u8) -> Result<Buffer, String> {
         let at = vec![0; BYTES].leak().as_mut_ptr();
-        let function = self.ia.provider().hca().function();
+        let function = adapter::function(&self.ia);
         // SAFETY: the memory is never freed, and accessed by copies alone.
         let lent = unsafe { LentMemory::new(function, at, BYTES) };
         self.registered(DmaMemory::Lent(lent.about("lend")?), Memory::Own(at), value)
@@ -276,7 +278,7 @@ impl Side {
             }
             // A side with a dead function gets no event, nor does the other side.
             for side in [&*self, &*other] {
-                if let Some(cause) = side.ia.provider().hca().dead_cause() {
+                if let Some(cause) = adapter::dead_cause(&side.ia) {
                     return Err(format!("evd_wait: {last}; the device is dead: {cause}"));
                 }
             }

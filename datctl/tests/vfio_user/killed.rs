@@ -16,9 +16,11 @@ use std::time::{Duration, Instant};
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use udapl::endpoint::EpAttr;
+use udapl::event::AsyncEvent;
 use udapl::{
-    AsyncEvent, CloseFlags, ConnectFlags, ConnectionEventKind, DtoCookie, DtoStatus, EpAttr,
-    EpEvds, Event, PspFlags, Qos, Timeout,
+    CloseFlags, ConnectFlags, ConnectionEventKind, DtoCookie, DtoStatus, EpEvds, Event, PspFlags,
+    Qos, Timeout,
 };
 
 use crate::served::{Buffer, CONN_QUAL, LONG, Link, NONE, Process, Served, Side, connected};
@@ -264,7 +266,7 @@ fn a_client_killed_at_any_moment_breaks_its_connection_and_leaves_the_function_t
         caller.until_broken();
         let ep = caller.side.ep;
         let state = caller.side.ia.ep_query(ep).expect("it").state;
-        assert_eq!(state, udapl::EpState::Disconnected);
+        assert_eq!(state, udapl::endpoint::EpState::Disconnected);
         caller.side.ia.ep_free(ep).expect("it is free");
         let nothing = caller.side.ia.evd_dequeue(caller.side.events);
         assert_eq!(nothing, Ok(None));

@@ -5,10 +5,8 @@
 
 use std::sync::Arc;
 
-use udapl::{
-    CloseFlags, DmaMemory, DtoCookie, DtoStatus, Event, LentMemory, LmrCreated, LmrTriplet,
-    MemPrivFlags, RmrTriplet,
-};
+use udapl::memory::{LentMemory, LmrCreated, LmrTriplet, RmrTriplet};
+use udapl::{CloseFlags, DmaMemory, DtoCookie, DtoStatus, Event, MemPrivFlags, adapter};
 
 use crate::served::{NONE, Served, Side, connected, pattern};
 
@@ -25,7 +23,7 @@ impl Heap {
     fn new(side: &mut Side, rights: MemPrivFlags) -> Self {
         // Not page-aligned.
         let at = vec![0; BYTES + 13].leak().as_mut_ptr().wrapping_add(13);
-        let function = side.ia.provider().hca().function();
+        let function = adapter::function(&side.ia);
         // SAFETY: the memory is never freed, and accessed by copies alone.
         let lent: Arc<LentMemory> =
             unsafe { LentMemory::new(function, at, BYTES) }.expect("memory that is asked for");

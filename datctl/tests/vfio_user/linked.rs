@@ -1,6 +1,7 @@
 //! Two servers with a wire between them, as two machines with a function each.
 
-use udapl::{CloseFlags, ConnectionEventKind, DtoCookie, DtoStatus, Event, OpenError, OpenOptions};
+use udapl::error::OpenError;
+use udapl::{CloseFlags, ConnectionEventKind, DtoCookie, DtoStatus, Event, OpenOptions};
 
 use crate::served::{NONE, Process, Side, connect};
 

@@ -121,6 +121,6 @@ fn a_socket_that_nobody_serves_is_an_error_with_its_path() {
     );
     assert!(matches!(
         udapl::ia_open("vfio-user:", &OpenOptions::default()),
-        Err(udapl::OpenError::NotFound { .. })
+        Err(udapl::error::OpenError::NotFound { .. })
     ));
 }

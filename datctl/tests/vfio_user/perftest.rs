@@ -3,9 +3,10 @@
 use std::net::IpAddr;
 use std::process::{Command, Output, Stdio};
 
+use udapl::endpoint::EpAttr;
 use udapl::{
-    CloseFlags, ConnQual, ConnectionEventKind, DtoCookie, DtoStatus, EpAttr, EpEvds, EpHandle,
-    Event, PspFlags,
+    CloseFlags, ConnQual, ConnectionEventKind, DtoCookie, DtoStatus, EpEvds, EpHandle, Event,
+    PspFlags,
 };
 
 use crate::served::{NONE, Served, Side};

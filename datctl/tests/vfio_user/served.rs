@@ -4,10 +4,12 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use tempfile::TempDir;
+use udapl::endpoint::EpAttr;
+use udapl::memory::{LmrCreated, LmrTriplet, PzHandle, RmrTriplet};
 use udapl::{
     CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DmaMemory, DtoStatus,
-    EpAttr, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrCreated, LmrTriplet, MemPrivFlags,
-    OpenOptions, PspFlags, PzHandle, Qos, RmrTriplet, Timeout,
+    EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, MemPrivFlags, OpenOptions, PspFlags, Qos,
+    Timeout,
 };
 
 use crate::functions;

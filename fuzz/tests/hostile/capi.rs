@@ -12,7 +12,7 @@ use std::ptr::{null, null_mut, without_provenance_mut};
 use bolero::check;
 use udapl::capi::types::*;
 use udapl::capi::*;
-use udapl::{LmrTriplet, RmrTriplet};
+use udapl::memory::{LmrTriplet, RmrTriplet};
 
 /// A call: its number, its handles, its numbers.
 type Op = (u8, [u8; 6], [u32; 3]);

@@ -1,8 +1,9 @@
 //! Names of adapters: a device, and options that are accepted or reported.
 
 use bolero::{TypeGenerator, check};
+use udapl::OpenOptions;
+use udapl::error::OpenError;
 use udapl::name::parse;
-use udapl::{OpenError, OpenOptions};
 
 use super::Effort;
 

@@ -16,7 +16,8 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::sys::stat::{major, minor};
 use nix::unistd::{AccessFlags, faccessat};
-use udapl::{PciAddress, name};
+use udapl::name;
+use udapl::name::PciAddress;
 
 use super::mistake::{Mistake, Mistakes};
 use super::settings::Settings;

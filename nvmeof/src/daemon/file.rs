@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use nix::unistd::{Group, User};
 use serde::Deserialize;
 use toml::Spanned;
-use udapl::{OpenError, PciAddress};
+use udapl::error::OpenError;
+use udapl::name::PciAddress;
 use uuid::Uuid;
 
 use super::check::{Check, Named};

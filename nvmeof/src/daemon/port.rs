@@ -5,7 +5,9 @@ use std::thread::JoinHandle;
 
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
-use udapl::{Adapter, Ia, IaConfig, OpenError, OpenOptions, ia_open, name};
+use udapl::adapter::IaConfig;
+use udapl::error::OpenError;
+use udapl::{Adapter, Ia, OpenOptions, ia_open, name};
 
 use super::settings::PortSettings;
 use crate::model::WorkerId;

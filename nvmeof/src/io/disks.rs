@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use udapl::DmaBuffer;
+use udapl::memory::DmaBuffer;
 use udapl::reactor::{
     Clock, FileOperation, Instant, Reactor, ReactorError, RealClock, Token, Wake,
 };

@@ -3,7 +3,7 @@
 //! Each command has a page of 4 KiB of its own, in which data in the capsule arrives, too. Longer data is in buffers of
 //! 128 KiB ([`super::buffers`]). Zeros are 128 KiB that nothing writes: the data of a null disk.
 
-use udapl::DmaBuffer;
+use udapl::memory::DmaBuffer;
 use zerocopy::FromBytes;
 
 use crate::model::{IN_CAPSULE, MAX_TRANSFER};

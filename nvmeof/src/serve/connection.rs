@@ -1,8 +1,8 @@
 //! Connections: requests, their beginning and their end.
 
-use udapl::{
-    CloseFlags, ConnectionRequest, EpAttr, EpChange, EpEvds, EpHandle, EpState, EpTransport,
-};
+use udapl::endpoint::{EpAttr, EpChange, EpState, EpTransport};
+use udapl::event::ConnectionRequest;
+use udapl::{CloseFlags, EpEvds, EpHandle};
 use zerocopy::IntoBytes;
 
 use super::admission::{Admission, Share};

@@ -1,7 +1,8 @@
 //! Errors of workers.
 
+use udapl::error::{DmaError, NotClosed};
 use udapl::reactor::ReactorError;
-use udapl::{DatError, DmaError, Ia, NotClosed};
+use udapl::{DatError, Ia};
 
 /// Why there is no worker, or none any more.
 #[derive(Debug, thiserror::Error)]

@@ -9,7 +9,8 @@
 //! A capsule is received into two places: its command into 64 bytes, and the data behind it into a page. So disks,
 //! which need aligned memory, can take that data.
 
-use udapl::{DmaBuffer, DmaMemory, Ia, LmrSlice, MemPrivFlags, PzHandle};
+use udapl::memory::{DmaBuffer, LmrSlice, PzHandle, alloc_buffer};
+use udapl::{DmaMemory, Ia, MemPrivFlags};
 use zerocopy::IntoBytes;
 
 use super::error::WorkerError;
@@ -29,7 +30,7 @@ pub(super) struct Region {
 impl Region {
     fn new(ia: &mut Ia, zone: PzHandle, bytes: u32) -> Result<Self, WorkerError> {
         // CAST: 32 bits fit.
-        let buffer = ia.provider().arena().alloc(bytes as usize, PAGE as usize)?;
+        let buffer = alloc_buffer(ia, bytes as usize, PAGE as usize)?;
         let memory = DmaMemory::Arena {
             buffer: buffer.clone(),
             offset: 0,

@@ -1,6 +1,8 @@
 //! Commands: how they come, and what is done for them next.
 
-use udapl::{CompletionFlags, EpHandle, ReturnType, RmrTriplet};
+use udapl::error::ReturnType;
+use udapl::memory::RmrTriplet;
+use udapl::{CompletionFlags, EpHandle};
 use zerocopy::little_endian::U64;
 
 use super::error::WorkerError;

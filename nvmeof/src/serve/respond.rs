@@ -1,6 +1,8 @@
 //! Responses: how they are posted, and what is free once they have left.
 
-use udapl::{CompletionFlags, ReturnType, RmrTriplet};
+use udapl::CompletionFlags;
+use udapl::error::ReturnType;
+use udapl::memory::RmrTriplet;
 
 use super::error::WorkerError;
 use super::queue::State;

@@ -9,10 +9,14 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use udapl::connection::PspHandle;
+use udapl::event::{AsyncEvent, DtoCompletion};
+use udapl::memory::PzHandle;
+use udapl::srq::{SrqAttr, SrqHandle};
+use udapl::wait::Arm;
 use udapl::{
-    Arm, AsyncEvent, CloseFlags, ConnQual, ConnectionEventKind, DtoCompletion, DtoCookie,
-    DtoStatus, EvdFlags, EvdHandle, Event, Ia, PspFlags, PspHandle, PzHandle, SrqAttr, SrqHandle,
-    explain, ia_close,
+    CloseFlags, ConnQual, ConnectionEventKind, DtoCookie, DtoStatus, EvdFlags, EvdHandle, Event,
+    Ia, PspFlags, explain, ia_close,
 };
 
 use super::admission::{Admission, event_places, most_ios, places};

@@ -7,7 +7,8 @@ use nvmeof::nvme::Status;
 use nvmeof::nvme::command::{admin, io};
 use nvmeof::nvme::log::{Access, page};
 use nvmeof::nvme::sgl::Sgl;
-use udapl::{CompletionFlags, Event, LmrTriplet, MemPrivFlags, RmrCookie};
+use udapl::memory::{LmrTriplet, RmrCookie};
+use udapl::{CompletionFlags, Event, MemPrivFlags};
 use uuid::Uuid;
 
 use crate::host::{Host, Queue, command, transfer};

@@ -9,10 +9,12 @@ use nvmeof::nvme::fabrics::{ANY_CONTROLLER, ConnectData, csts, kind, property};
 use nvmeof::nvme::rdma::{AcceptData, RejectData, RequestData};
 use nvmeof::nvme::sgl::Sgl;
 use nvmeof::nvme::{Cqe, Nqn, Sqe, Status};
+use udapl::endpoint::{EpAttr, EpChange, EpTransport};
+use udapl::memory::{LmrCreated, LmrSlice, PzHandle};
 use udapl::{
     CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DmaMemory, DtoCookie,
-    DtoStatus, EpAttr, EpChange, EpEvds, EpHandle, EpTransport, EvdFlags, EvdHandle, Event, Ia,
-    LmrCreated, LmrSlice, MemPrivFlags, OpenOptions, PzHandle, Qos, ia_open,
+    DtoStatus, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, MemPrivFlags, OpenOptions, Qos,
+    ia_open,
 };
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 

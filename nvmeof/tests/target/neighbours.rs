@@ -16,7 +16,7 @@ use nvmeof::nvme::fabrics::{ANY_CONTROLLER, property};
 use nvmeof::nvme::rdma::RequestData;
 use nvmeof::nvme::{Nqn, Sqe, Status};
 use nvmeof::serve::{Room, Worker, WorkerConfig};
-use udapl::EpTransport;
+use udapl::endpoint::EpTransport;
 use udapl::fabric::LinkFaults;
 use udapl::fabric::switched::{SwitchConfig, Switched};
 use zerocopy::IntoBytes;

@@ -11,7 +11,8 @@ use nvmeof::model::{NamespaceConfig, SubsystemConfig};
 use nvmeof::nvme::Nqn;
 use nvmeof::serve::{Over, Target, Worker, WorkerConfig, WorkerError};
 use tempfile::TempDir;
-use udapl::{Adapter, Ia, IaConfig, OpenOptions, ia_open};
+use udapl::adapter::IaConfig;
+use udapl::{Adapter, Ia, OpenOptions, ia_open};
 use uuid::Uuid;
 
 use crate::host::Host;

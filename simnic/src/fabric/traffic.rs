@@ -7,14 +7,15 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use udapl::endpoint::{EpAttr, EpChange, EpTransport};
 use udapl::fabric::switched::{
     CongestionCounters, PauseCounters, PortCounters, PortQos, SwitchConfig, Switched, Unknown,
 };
 use udapl::fabric::{Faults, LinkFaults, Sim, SimConfig};
+use udapl::memory::{LmrTriplet, RmrTriplet};
 use udapl::{
-    CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DtoCookie, DtoStatus, EpAttr,
-    EpChange, EpEvds, EpHandle, EpTransport, EvdFlags, EvdHandle, Event, Ia, LmrTriplet,
-    MemPrivFlags, PspFlags, Qos, RmrTriplet, Timeout,
+    CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DtoCookie, DtoStatus, EpEvds,
+    EpHandle, EvdFlags, EvdHandle, Event, Ia, MemPrivFlags, PspFlags, Qos, Timeout,
 };
 
 use super::plan::{DSCP, PRIORITY, Plan};

@@ -6,6 +6,7 @@
 use std::hint::black_box;
 use std::ptr::{null, null_mut};
 
+use udapl::Ia;
 use udapl::capi::types::{
     CEpAttr, CEpParam, CEvent, CPost, CRegionDescription, DatHandle, DatReturn,
 };
@@ -14,7 +15,7 @@ use udapl::capi::{
     dat_ep_post_recv, dat_ep_query, dat_evd_create, dat_evd_dequeue, dat_evd_dequeue_many,
     dat_evd_wait, dat_lmr_create, dat_pz_create, lend,
 };
-use udapl::{Ia, LmrTriplet, RmrTriplet};
+use udapl::memory::{LmrTriplet, RmrTriplet};
 
 use super::BATCH;
 

@@ -8,7 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use hw_sim::{LinkFaults, Sim, SimConfig};
-use udapl::{Adapter, ConnQual, DtoCookie, EpHandle, IaConfig};
+use udapl::adapter::IaConfig;
+use udapl::{Adapter, ConnQual, DtoCookie, EpHandle};
 
 use super::{BATCH, FLAGS, Side, endpoint, region_dequeue_one, region_post_rdma_write, side};
 

@@ -223,7 +223,7 @@ fn finish(reactor: &mut Reactor, bytes: usize) -> Result<()> {
     Ok(())
 }
 
-fn place(memory: &DmaMemory, offset: usize) -> Result<(&driver::DmaBuffer, usize)> {
+fn place(memory: &DmaMemory, offset: usize) -> Result<(&udapl::memory::DmaBuffer, usize)> {
     match memory {
         DmaMemory::Arena {
             buffer,

@@ -3,10 +3,15 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use udapl::connection::PspHandle;
+use udapl::endpoint::EpAttr;
+use udapl::error::ReturnType;
+use udapl::event::ConnectionEvent;
+use udapl::memory::{LmrHandle, PzHandle, RmrTriplet};
+use udapl::srq::{SrqAttr, SrqHandle};
 use udapl::{
-    CloseFlags, ConnQual, ConnectFlags, ConnectionEvent, ConnectionEventKind, DmaMemory, EpAttr,
-    EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrHandle, MemPrivFlags, PspFlags, PspHandle,
-    PzHandle, Qos, ReturnType, RmrTriplet, SrqAttr, SrqHandle, Timeout,
+    CloseFlags, ConnQual, ConnectFlags, ConnectionEventKind, DmaMemory, EpEvds, EpHandle, EvdFlags,
+    EvdHandle, Event, Ia, MemPrivFlags, PspFlags, Qos, Timeout,
 };
 
 use super::kind::Kind;

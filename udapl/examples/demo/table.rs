@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use comfy_table::Table;
+use udapl::{Ia, adapter, network};
 
 use super::kind::Kind;
 use super::setup::Job;
@@ -34,14 +35,13 @@ pub fn print_bring_up(job: &Job) {
         "on the device's clock",
     ]);
     for (name, side) in job.sides() {
-        let hca = side.ia.provider().hca();
-        let report = hca.bringup_report();
-        let (major, minor, sub_minor) = hca.firmware_version();
-        let mac: Vec<String> = hca.mac().iter().map(|byte| format!("{byte:02x}")).collect();
+        let report = adapter::bringup_report(&side.ia);
+        let mac = network::port(&side.ia).mac;
+        let mac: Vec<String> = mac.iter().map(|byte| format!("{byte:02x}")).collect();
         table.add_row([
             name.to_owned(),
             mac.join(":"),
-            format!("{major}.{minor}.{sub_minor}"),
+            firmware(&side.ia),
             report.commands.to_string(),
             format!("{}/{}", report.boot_pages, report.init_pages),
             format!("{:.1} ms", side.bring_up.as_secs_f64() * 1e3),
@@ -49,6 +49,13 @@ pub fn print_bring_up(job: &Job) {
         ]);
     }
     println!("{table}");
+}
+
+/// Returns the version of the firmware, as the adapter's attributes have it.
+fn firmware(ia: &Ia) -> String {
+    let attributes = &ia.query().ia.vendor_attr;
+    let found = attributes.iter().find(|one| one.name == "firmware_version");
+    found.map_or_else(String::new, |one| one.value.clone())
 }
 
 /// Prints the transfers, a line for each kind.

@@ -4,7 +4,8 @@
 
 use anyhow::{Result, bail, ensure};
 use indicatif::ProgressBar;
-use udapl::{CompletionFlags, DtoCompletion, DtoCookie, DtoStatus, EpHandle, EvdHandle, Event};
+use udapl::event::DtoCompletion;
+use udapl::{CompletionFlags, DtoCookie, DtoStatus, EpHandle, EvdHandle, Event};
 
 use super::kind::Kind;
 use super::pieces;
@@ -190,8 +191,12 @@ impl Job {
 }
 
 /// Returns a part of the peer's memory.
-const fn part(whole: udapl::RmrTriplet, offset: usize, bytes: usize) -> udapl::RmrTriplet {
-    udapl::RmrTriplet {
+const fn part(
+    whole: udapl::memory::RmrTriplet,
+    offset: usize,
+    bytes: usize,
+) -> udapl::memory::RmrTriplet {
+    udapl::memory::RmrTriplet {
         target_address: whole.target_address + offset as u64,
         segment_length: bytes as u64,
         ..whole

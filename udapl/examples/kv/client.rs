@@ -4,10 +4,12 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use udapl::endpoint::EpAttr;
+use udapl::memory::{LmrSlice, PzHandle, RmrTriplet};
 use udapl::{
     CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, DmaMemory, DtoCookie,
-    DtoStatus, EpAttr, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrSlice, MemPrivFlags,
-    PzHandle, Qos, RmrTriplet, explain, ia_close,
+    DtoStatus, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, MemPrivFlags, Qos, explain,
+    ia_close,
 };
 
 use super::values::{KEYS, MESSAGE, Message, SLOT, VALUE, Value, What, whole};

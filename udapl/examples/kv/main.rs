@@ -29,7 +29,8 @@ use std::thread;
 
 use anyhow::{Context, Result, bail};
 use comfy_table::Table;
-use udapl::{Adapter, ConnQual, Ia, IaConfig, OpenOptions, ia_open};
+use udapl::adapter::IaConfig;
+use udapl::{Adapter, ConnQual, Ia, OpenOptions, ia_open};
 
 use client::Asked;
 use server::{Served, Server};

@@ -4,11 +4,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use udapl::endpoint::EpAttr;
+use udapl::error::ReturnType;
+use udapl::event::{ConnectionRequest, DtoCompletion};
+use udapl::memory::{LmrCreated, LmrSlice, PzHandle, RmrTriplet};
+use udapl::srq::{SrqAttr, SrqHandle};
 use udapl::{
-    CloseFlags, CompletionFlags, ConnectionEventKind, ConnectionRequest, DmaMemory, DtoCompletion,
-    DtoCookie, DtoStatus, EpAttr, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrCreated,
-    LmrSlice, MemPrivFlags, PspFlags, PzHandle, ReturnType, RmrTriplet, SrqAttr, SrqHandle,
-    explain, ia_close,
+    CloseFlags, CompletionFlags, ConnectionEventKind, DmaMemory, DtoCookie, DtoStatus, EpEvds,
+    EpHandle, EvdFlags, EvdHandle, Event, Ia, MemPrivFlags, PspFlags, explain, ia_close,
 };
 
 use super::SERVICE;

@@ -19,10 +19,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Parser, ValueEnum};
+use udapl::endpoint::EpAttr;
+use udapl::error::ReturnType;
+use udapl::event::DtoCompletion;
+use udapl::memory::LmrTriplet;
 use udapl::{
-    CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DmaMemory,
-    DtoCompletion, DtoCookie, DtoStatus, EpAttr, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia,
-    LmrTriplet, MemPrivFlags, OpenOptions, PspFlags, Qos, ReturnType, Timeout,
+    CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DmaMemory, DtoCookie,
+    DtoStatus, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, MemPrivFlags, OpenOptions,
+    PspFlags, Qos, Timeout,
 };
 
 /// The RDMA-CM port.

@@ -4,10 +4,12 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use udapl::endpoint::EpAttr;
+use udapl::memory::{LmrCreated, LmrSlice, RmrTriplet};
 use udapl::{
     CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, DmaMemory, DtoCookie,
-    DtoStatus, EpAttr, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrCreated, LmrSlice,
-    MemPrivFlags, OpenOptions, Qos, RmrTriplet, explain, ia_open,
+    DtoStatus, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, MemPrivFlags, OpenOptions, Qos,
+    explain, ia_open,
 };
 
 use super::wire::{Command, Kind, MESSAGE, Response, SERVICE};

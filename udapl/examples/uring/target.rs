@@ -13,12 +13,15 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use nix::libc::O_DIRECT;
+use udapl::endpoint::EpAttr;
+use udapl::memory::{Bytes, LmrSlice};
 use udapl::reactor::ReactorError;
 use udapl::reactor::{Clock, Completion, File, FileOperation, Instant, Reactor, RealClock};
+use udapl::wait::Arm;
 use udapl::{
-    Arm, Bytes, CloseFlags, CompletionFlags, ConnectionEventKind, DmaMemory, DtoCookie, DtoStatus,
-    EpAttr, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrSlice, MemPrivFlags, OpenOptions,
-    PspFlags, explain, ia_close, ia_open,
+    CloseFlags, CompletionFlags, ConnectionEventKind, DmaMemory, DtoCookie, DtoStatus, EpEvds,
+    EpHandle, EvdFlags, EvdHandle, Event, Ia, MemPrivFlags, OpenOptions, PspFlags, explain,
+    ia_close, ia_open,
 };
 
 use super::wire::{Command, Kind, MESSAGE, Response, SERVICE};
@@ -93,7 +96,7 @@ impl Target {
         let ep = ia.ep_create(Some(zone), EpEvds::all(events), Some(&attr))?;
         // O_DIRECT needs page-aligned memory.
         let bytes = BLOCKS_AT + SLOTS * BLOCK;
-        let memory = udapl::alloc_aligned(&ia, bytes, BLOCK)?;
+        let memory = udapl::memory::alloc_aligned(&ia, bytes, BLOCK)?;
         let rights = MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE;
         let lmr = ia.lmr_create(memory.clone(), zone, rights)?.lmr;
         let local = ia.lmr_slice(lmr, 0, bytes as u64)?;

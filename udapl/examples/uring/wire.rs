@@ -1,7 +1,8 @@
 //! Messages between client and target.
 
 use anyhow::{Context, Result, bail};
-use udapl::{ConnQual, RmrTriplet};
+use udapl::ConnQual;
+use udapl::memory::RmrTriplet;
 
 /// Service ID of the target.
 pub const SERVICE: ConnQual = ConnQual::service_id(0x1_0000_0009);

@@ -28,8 +28,9 @@ use super::table::{self, IaName, PER_KIND, handle_of};
 use super::types::{CIaAttr, CProviderAttr, DatBoolean, DatCount, DatHandle, DatReturn};
 use hw_mlx::Address;
 
+use crate::open::NotClosed;
 use crate::registry::ProviderInfo;
-use crate::{Ia, NotClosed, OpenOptions};
+use crate::{Ia, OpenOptions};
 
 /// `DAT_EVD_ASYNC_EXISTS`: do not make an asynchronous EVD, another instance has one.
 const ASYNC_EXISTS: u64 = 1;

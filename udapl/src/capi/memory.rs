@@ -10,6 +10,7 @@ use dat_core::{
     CompletionFlags, DatError, DatResult, EpHandle, LmrHandle, LmrTriplet, MemPrivFlags, MemType,
     PzHandle, ReturnType, RmrCookie, RmrHandle, Subtype,
 };
+use driver::{DmaMemory, LentMemory};
 
 use super::adapter::Open;
 use super::answer::{call, parameter};
@@ -23,7 +24,6 @@ use super::types::{
     CLmrParam, CLmrTriplet, CPzParam, CRegionDescription, CRmrParam, CSharedMemory, DatContext,
     DatHandle, DatReturn,
 };
-use crate::{DmaMemory, LentMemory};
 
 /// `DAT_MEM_TYPE`.
 const VIRTUAL: u32 = 0;

@@ -22,7 +22,8 @@ use super::instance::{Wanted, WantedEvd};
 use super::last_error::because_of;
 use super::siblings;
 use super::table::{IaName, Reserved};
-use crate::{Ia, OpenError, OpenOptions};
+use crate::open::OpenError;
+use crate::{Ia, OpenOptions};
 
 /// Converts an error of opening to DAT's code. Its sentence is logged and kept for `dat_last_error_text`.
 pub(super) fn dat_error(error: OpenError) -> DatError {

@@ -17,7 +17,8 @@ use hw_mlx::CloseReport;
 use super::endpoint::Handle;
 use super::error::Error;
 use super::table::Shared;
-use crate::{Ia, NotClosed, ia_close};
+use crate::open::NotClosed;
+use crate::{Ia, ia_close};
 
 /// Maximum number of connection events and connection requests queued between two turns.
 const CONNECTION_EVENTS: u32 = 4096;

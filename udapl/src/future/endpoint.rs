@@ -323,7 +323,7 @@ impl Endpoint {
     /// its transfer's result; the others are posted.
     ///
     /// ```no_run
-    /// # async fn program(endpoint: udapl::future::Endpoint, pool: udapl::future::Pool, to: udapl::RmrTriplet) -> Option<()> {
+    /// # async fn program(endpoint: udapl::future::Endpoint, pool: udapl::future::Pool, to: udapl::memory::RmrTriplet) -> Option<()> {
     /// let (page, header) = (pool.take()?, pool.take()?);
     /// let (written, sent) = endpoint.batch(|batch| (batch.write(page, to), batch.send(header)));
     /// # drop((written.await, sent.await));

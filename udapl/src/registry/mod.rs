@@ -22,11 +22,12 @@ mod directory;
 
 use std::sync::Arc;
 
-use dat_core::{DatError, DatResult};
+use dat_core::{CloseFlags, DatError, DatResult};
+use hw_mlx::CloseReport;
 use thiserror::Error;
 
+use crate::Ia;
 use crate::open::{NotClosed, OpenError, OpenOptions, StillOpen, ia_open};
-use crate::{CloseFlags, CloseReport, Ia};
 use conf::ConfEntry;
 pub(crate) use directory::{Directory, Found};
 

@@ -5,9 +5,9 @@
 use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
 
-use udapl::LmrTriplet;
 use udapl::capi::types::*;
 use udapl::capi::*;
+use udapl::memory::LmrTriplet;
 
 use crate::support::{ABRUPT, GRACEFUL, NO_AGENT, c};
 

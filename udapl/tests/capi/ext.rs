@@ -5,9 +5,9 @@
 use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
 
-use udapl::RmrTriplet;
 use udapl::capi::types::{CDtoDetail, CEvent};
 use udapl::capi::*;
+use udapl::memory::RmrTriplet;
 
 use crate::instances::connect;
 use crate::support::{INVALID_HANDLE, SECOND, World, c, fresh_name, ok};
@@ -112,7 +112,7 @@ fn posts_beyond_dat_are_refused_as_posts_are() {
     assert_eq!(nowhere, INVALID_PARAMETER | 40, "argument 5");
     let nothing = c!(dat_ep_post_send_invalidate(one.ep, 1, null(), 1, 7, 0));
     assert_eq!(nothing & TYPE, INVALID_PARAMETER & TYPE);
-    let short = udapl::LmrTriplet {
+    let short = udapl::memory::LmrTriplet {
         segment_length: 8,
         ..from
     };

@@ -2,9 +2,9 @@
 
 use std::ptr::{null, null_mut, without_provenance_mut};
 
-use udapl::LmrTriplet;
 use udapl::capi::types::DatHandle;
 use udapl::capi::*;
+use udapl::memory::LmrTriplet;
 
 use crate::calls::{CALLS, ZERO};
 use crate::support::{ABRUPT, INVALID_HANDLE, World, c, done, ok};

@@ -7,7 +7,7 @@ use std::ptr::{null, null_mut};
 
 use udapl::capi::types::{CEpParam, CEvent, CPost, CRegionDescription, CSrqParam, DatHandle};
 use udapl::capi::*;
-use udapl::{LmrTriplet, RmrTriplet};
+use udapl::memory::{LmrTriplet, RmrTriplet};
 
 use crate::ext::{NONE, SEND_IMMEDIATE, WRITE_IMMEDIATE, completion};
 use crate::instances::connect;
@@ -36,7 +36,7 @@ fn zeros() -> CEvent {
 }
 
 /// Makes posts of one segment, which all share.
-fn posts(segment: &udapl::LmrTriplet, what: &[(u32, u64)]) -> Vec<CPost> {
+fn posts(segment: &udapl::memory::LmrTriplet, what: &[(u32, u64)]) -> Vec<CPost> {
     let post = |&(operation, user_cookie): &(u32, u64)| CPost {
         operation,
         num_segments: 1,

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use udapl::capi::types::{CEvent, CRegionDescription, DatHandle};
 use udapl::capi::*;
 use udapl::fabric::pace::Pace;
-use udapl::{LmrTriplet, RmrTriplet};
+use udapl::memory::{LmrTriplet, RmrTriplet};
 
 use crate::instances::{address_of, next, zeros};
 use crate::support::{FOR_EVER, SECOND, World, c, done, ok};

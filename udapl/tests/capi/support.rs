@@ -7,13 +7,13 @@ use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut, without_provenance_mut};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use udapl::LmrTriplet;
 use udapl::capi::types::{CEvent, CEventData, CRegionDescription, CSoftware, CSrqAttr, DatHandle};
 use udapl::capi::{
     dat_cno_create, dat_ep_create, dat_ep_post_recv, dat_evd_create, dat_evd_wait, dat_ia_close,
     dat_ia_openv, dat_lmr_create, dat_psp_create, dat_pz_create, dat_rmr_create, dat_rsp_create,
     dat_srq_create,
 };
+use udapl::memory::LmrTriplet;
 
 /// Makes a call of the C ABI and returns its code.
 macro_rules! c {

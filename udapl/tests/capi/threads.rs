@@ -8,12 +8,12 @@ use std::ptr::{null, null_mut};
 use std::sync::mpsc::channel;
 use std::thread;
 
-use udapl::LmrTriplet;
 use udapl::capi::types::CEvent;
 use udapl::capi::{
     dat_cno_wait, dat_ep_post_recv, dat_evd_dequeue, dat_evd_modify_cno, dat_evd_post_se,
     dat_evd_set_unwaitable, dat_ia_close, dat_pz_create, dat_pz_free,
 };
+use udapl::memory::LmrTriplet;
 
 use crate::support::{ABRUPT, FOR_EVER, SECOND, SOFTWARE, Seen, World, c, done, ok, software};
 

@@ -1,9 +1,11 @@
 //! Opening an adapter and its attributes: `ia_open`, `ia_query`, and tests that the attributes are true.
 
+use udapl::adapter::IaConfig;
+use udapl::endpoint::EpAttr;
+use udapl::error::{OpenError, ReturnType, Subtype};
 use udapl::fabric::Fabric;
 use udapl::{
-    CloseFlags, CompletionFlags, ConnectFlags, EpAttr, EpEvds, EvdFlags, Event, IaConfig,
-    OpenError, OpenOptions, PspFlags, Qos, ReturnType, Subtype,
+    CloseFlags, CompletionFlags, ConnectFlags, EpEvds, EvdFlags, Event, OpenOptions, PspFlags, Qos,
 };
 
 use crate::support::{self, A, B, CONN_QUAL, LONG, Pair, PairConfig, attributes, refused};
@@ -236,8 +238,8 @@ fn who_waits_while_another_adapter_closes_is_not_disturbed_and_peers_are_told() 
     let mut wait = Some(wait);
     let event = loop {
         match b.ia.evd_wait_look(wait.take().expect("pending")) {
-            Ok(udapl::EvdLook::Ready(event, _)) => break event,
-            Ok(udapl::EvdLook::Pending(again, _)) => wait = Some(again),
+            Ok(udapl::wait::EvdLook::Ready(event, _)) => break event,
+            Ok(udapl::wait::EvdLook::Pending(again, _)) => wait = Some(again),
             Err(error) => panic!("{error:?}"),
         }
         b.ia.progress();

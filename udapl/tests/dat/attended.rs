@@ -66,7 +66,11 @@ fn a_request_is_answered_while_the_program_is_busy() {
     // The thread keeps the adapter open until the thread ends.
     let adapter = Adapter::of(&busy);
     closed(busy);
-    assert!(adapter.instance(udapl::IaConfig::default()).is_ok());
+    assert!(
+        adapter
+            .instance(udapl::adapter::IaConfig::default())
+            .is_ok()
+    );
     drop(background);
     assert!(
         adapter.background_thread().is_err(),

@@ -37,7 +37,7 @@ fn compile(compiler: &str, arguments: &[&str], source: &Path) -> Result<(), Stri
 #[test]
 fn events_have_the_numbers_in_c_that_they_have_by_name() {
     let mut text = "#include <dat/udat.h>\n".to_owned();
-    let in_c = udapl::EVENT_NUMBERS
+    let in_c = udapl::event::EVENT_NUMBERS
         .iter()
         .filter(|one| one.name.starts_with("DAT_"));
     for one in in_c {

@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use udapl::{CloseFlags, OpenError, OpenOptions, ia_close, ia_open};
+use udapl::error::OpenError;
+use udapl::{CloseFlags, OpenOptions, ia_close, ia_open};
 
 #[test]
 fn a_capture_goes_on_with_its_name_and_is_one_wire_s() {

@@ -3,11 +3,16 @@
 //! device left.
 
 use hw_sim::Fault;
+use udapl::endpoint::EpState;
+use udapl::error::{NotClosed, ReturnType, Subtype};
+use udapl::event::{AsyncEvent, SoftwareEvent};
 use udapl::fabric::Fabric;
+use udapl::memory::LmrTriplet;
+use udapl::srq::SrqAttr;
 use udapl::{
-    AsyncEvent, CloseFlags, ConnQual, ConnectFlags, ConnectionEventKind as Kind, DatResult,
-    DtoCookie, DtoStatus, EpEvds, EpHandle, EpState, EvdFlags, EvdHandle, Event, Ia, LmrTriplet,
-    MemPrivFlags, NotClosed, PspFlags, Qos, ReturnType, SoftwareEvent, SrqAttr, Subtype, Timeout,
+    CloseFlags, ConnQual, ConnectFlags, ConnectionEventKind as Kind, DatResult, DtoCookie,
+    DtoStatus, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, MemPrivFlags, PspFlags, Qos,
+    Timeout,
 };
 
 use crate::support::{self, A, B, CONN_QUAL, LONG, NONE, Pair, PairConfig, attributes, refused};
@@ -57,7 +62,7 @@ type Made = Box<dyn FnOnce(&mut Ia)>;
 type Maker = fn(&mut Ia) -> Made;
 
 fn makers() -> Vec<(&'static str, Maker)> {
-    fn zone(ia: &mut Ia) -> udapl::PzHandle {
+    fn zone(ia: &mut Ia) -> udapl::memory::PzHandle {
         ia.pz_create().expect("a PZ")
     }
     vec![

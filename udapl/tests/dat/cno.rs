@@ -7,10 +7,11 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use driver::Interrupt;
-use udapl::{
-    Agent, CloseFlags, CnoHandle, CnoLook, CompletionFlags, DtoCookie, EpAttr, EpEvds, EvdFlags,
-    EvdHandle, EvdLook, ReturnType, SoftwareEvent, Subtype, Timeout,
-};
+use udapl::endpoint::EpAttr;
+use udapl::error::{ReturnType, Subtype};
+use udapl::event::SoftwareEvent;
+use udapl::wait::{Agent, CnoHandle, CnoLook, EvdLook};
+use udapl::{CloseFlags, CompletionFlags, DtoCookie, EpEvds, EvdFlags, EvdHandle, Timeout};
 
 use crate::support::connecting::EMPTY;
 use crate::support::waiting::{FOREVER, se};

@@ -5,10 +5,12 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use mlx_prm::Opcode;
+use udapl::endpoint::{EpChange, EpState};
+use udapl::error::{ReturnType, Subtype};
 use udapl::fabric::Fabric;
 use udapl::{
-    CloseFlags, ConnQual, ConnectFlags, ConnectionEventKind as Kind, DtoCookie, DtoStatus,
-    EpChange, EpEvds, EpState, EvdFlags, Event, PspFlags, Qos, ReturnType, Subtype, Timeout,
+    CloseFlags, ConnQual, ConnectFlags, ConnectionEventKind as Kind, DtoCookie, DtoStatus, EpEvds,
+    EvdFlags, Event, PspFlags, Qos, Timeout,
 };
 
 use crate::support::connecting::SECOND;

@@ -1,9 +1,8 @@
 //! A device that dies under load: every DTO completes once, and the adapter can be closed.
 
 use hw_sim::Fault;
-use udapl::{
-    CloseFlags, CompletionFlags, ConnectionEventKind, DtoCookie, DtoStatus, Event, ReturnType,
-};
+use udapl::error::ReturnType;
+use udapl::{CloseFlags, CompletionFlags, ConnectionEventKind, DtoCookie, DtoStatus, Event};
 
 use crate::support::{self, A, B, NONE, Pair};
 

@@ -2,11 +2,10 @@
 
 use hw_sim::{Fault, Faults, LinkFaults};
 use mlx_prm::Opcode;
+use udapl::endpoint::EpState;
+use udapl::error::{ReturnType, Subtype};
 use udapl::fabric::Fabric;
-use udapl::{
-    CloseFlags, ConnectionEventKind as Kind, DtoStatus, EpState, MemPrivFlags, PspFlags,
-    ReturnType, Subtype,
-};
+use udapl::{CloseFlags, ConnectionEventKind as Kind, DtoStatus, MemPrivFlags, PspFlags};
 
 use crate::support::connecting::EMPTY;
 use crate::support::{self, A, B, CONN_QUAL, LONG, NONE, Pair, PairConfig, refused};

@@ -1,9 +1,8 @@
 //! Connecting again to the peer of another endpoint: `ep_dup_connect`.
 
-use udapl::{
-    CloseFlags, ConnectionEventKind, DatResult, EpEvds, EpHandle, EpState, Qos, ReturnType,
-    Subtype, Timeout,
-};
+use udapl::endpoint::EpState;
+use udapl::error::{ReturnType, Subtype};
+use udapl::{CloseFlags, ConnectionEventKind, DatResult, EpEvds, EpHandle, Qos, Timeout};
 
 use crate::support::{A, B, LONG, Pair, PairConfig, refused};
 

@@ -1,10 +1,12 @@
 //! Endpoints and zones as objects: made, queried, freed.
 
 use mlx_prm::Opcode;
+use udapl::endpoint::{EpAttr, EpParam, EpState, EpTransport};
+use udapl::error::{ReturnType, Subtype};
+use udapl::memory::PzHandle;
 use udapl::{
-    CloseFlags, CompletionFlags, ConnectionEventKind, DtoCookie, DtoStatus, EpAttr, EpEvds,
-    EpHandle, EpParam, EpState, EpTransport, EvdFlags, Event, PspFlags, PzHandle, Qos, ReturnType,
-    Subtype,
+    CloseFlags, CompletionFlags, ConnectionEventKind, DtoCookie, DtoStatus, EpEvds, EpHandle,
+    EvdFlags, Event, PspFlags, Qos,
 };
 
 use crate::support::connecting::EMPTY;

@@ -1,9 +1,9 @@
 //! The number of receive buffers that an endpoint holds, and its limits: `ep_recv_query`, `ep_set_watermark`.
 
-use udapl::{
-    AsyncEvent, ConnectionEventKind, DtoCookie, DtoStatus, EpRecvParam, EpState, Event, ReturnType,
-    Subtype,
-};
+use udapl::endpoint::{EpRecvParam, EpState};
+use udapl::error::{ReturnType, Subtype};
+use udapl::event::AsyncEvent;
+use udapl::{ConnectionEventKind, DtoCookie, DtoStatus, Event};
 
 use crate::support::connecting::EMPTY;
 use crate::support::{A, B, NONE, Pair, PairConfig, refused};

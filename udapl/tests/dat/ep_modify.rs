@@ -1,9 +1,8 @@
 //! Changing the attributes of an endpoint that has receives: `ep_modify`.
 
-use udapl::{
-    CompletionFlags, ConnectionEventKind, DtoStatus, EpAttr, EpChange, EpState, EvdFlags,
-    MemPrivFlags, PspFlags, ReturnType,
-};
+use udapl::endpoint::{EpAttr, EpChange, EpState};
+use udapl::error::ReturnType;
+use udapl::{CompletionFlags, ConnectionEventKind, DtoStatus, EvdFlags, MemPrivFlags, PspFlags};
 
 use crate::support::{self, A, B, NONE, Pair, PairConfig, pattern, refused};
 

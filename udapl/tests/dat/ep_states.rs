@@ -1,6 +1,9 @@
 //! The states of an endpoint in which each call is legal, and the resulting states.
 
-use udapl::{CloseFlags, CrHandle, DatResult, EpChange, EpHandle, EpState, PspFlags, ReturnType};
+use udapl::connection::CrHandle;
+use udapl::endpoint::{EpChange, EpState};
+use udapl::error::ReturnType;
+use udapl::{CloseFlags, DatResult, EpHandle, PspFlags};
 
 use crate::support::connecting::EMPTY;
 use crate::support::{A, B, CONN_QUAL, LONG, NONE, Pair, PairConfig, refused};

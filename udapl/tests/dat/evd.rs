@@ -2,10 +2,14 @@
 //!
 //! `flags.rs` tests the effect of each completion flag on a waiter.
 
+use dat_core::Look;
 use hw_sim::Fault;
+use udapl::endpoint::{EpChange, EpState};
+use udapl::error::{ReturnType, Subtype};
+use udapl::event::AsyncEvent;
+use udapl::wait::EvdState;
 use udapl::{
-    AsyncEvent, CloseFlags, CompletionFlags, ConnectionEventKind, DtoStatus, EpChange, EpState,
-    EvdFlags, EvdState, Event, Look, ReturnType, Subtype, Timeout,
+    CloseFlags, CompletionFlags, ConnectionEventKind, DtoStatus, EvdFlags, Event, Timeout,
 };
 
 use crate::support::connecting::EMPTY;

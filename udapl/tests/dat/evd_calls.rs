@@ -5,10 +5,11 @@
 
 use hw_sim::Fault;
 use mlx_prm::Opcode;
-use udapl::{
-    CompletionFlags, DtoCookie, DtoStatus, EpChange, EvdFlags, EvdHandle, EvdLook, EvdState,
-    EvdWait, Event, ReturnType, SoftwareEvent, Subtype, Timeout,
-};
+use udapl::endpoint::EpChange;
+use udapl::error::{ReturnType, Subtype};
+use udapl::event::SoftwareEvent;
+use udapl::wait::{EvdLook, EvdState, EvdWait};
+use udapl::{CompletionFlags, DtoCookie, DtoStatus, EvdFlags, EvdHandle, Event, Timeout};
 
 use crate::support::connecting::EMPTY;
 use crate::support::waiting::{FOREVER, se};

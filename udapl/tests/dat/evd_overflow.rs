@@ -1,8 +1,11 @@
 //! Full EVDs: refused calls, lost events, and who gets an event about it.
 
+use udapl::adapter::IaConfig;
+use udapl::endpoint::{EpChange, EpState};
+use udapl::error::{ReturnType, Subtype};
+use udapl::event::{AsyncEvent, SoftwareEvent};
 use udapl::{
-    AsyncEvent, CompletionFlags, ConnQual, ConnectionEventKind, DtoCookie, DtoStatus, EpChange,
-    EpEvds, EpState, EvdFlags, Event, IaConfig, ReturnType, SoftwareEvent, Subtype,
+    CompletionFlags, ConnQual, ConnectionEventKind, DtoCookie, DtoStatus, EpEvds, EvdFlags, Event,
 };
 
 use crate::support::connecting::EMPTY;

@@ -1,8 +1,13 @@
 //! Streams of an EVD: which it takes, which may share it, and objects that cannot be freed while in use.
 
+use udapl::adapter::IaConfig;
+use udapl::endpoint::{EpAttr, EpChange};
+use udapl::error::{ReturnType, Subtype};
+use udapl::event::SoftwareEvent;
+use udapl::srq::SrqAttr;
+use udapl::wait::EvdState;
 use udapl::{
-    CompletionFlags, ConnQual, DatResult, EpAttr, EpChange, EpEvds, EpHandle, EvdFlags, EvdHandle,
-    EvdState, IaConfig, PspFlags, ReturnType, SoftwareEvent, SrqAttr, Subtype,
+    CompletionFlags, ConnQual, DatResult, EpEvds, EpHandle, EvdFlags, EvdHandle, PspFlags,
 };
 
 use crate::support::waiting::FOREVER;

@@ -1,10 +1,14 @@
 //! Operations of the card that DAT 1.2 lacks: a rejection with private data, immediate data, atomic operations,
 //! invalidation by the peer.
 
+use udapl::endpoint::EpState;
+use udapl::error::{ReturnType, Subtype};
+use udapl::event::DtoDetail;
+use udapl::memory::{LmrTriplet, RmrTriplet};
 use udapl::post::{CompareSwap, FetchAdd};
 use udapl::{
-    CompletionFlags, ConnQual, ConnectionEventKind as Kind, DatError, DtoCookie, DtoDetail,
-    DtoStatus, EpState, Event, LmrTriplet, MemPrivFlags, ReturnType, RmrTriplet, Subtype,
+    CompletionFlags, ConnQual, ConnectionEventKind as Kind, DatError, DtoCookie, DtoStatus, Event,
+    MemPrivFlags,
 };
 
 use crate::support::rdma::{UNTOUCHED, number};

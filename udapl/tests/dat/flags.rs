@@ -5,9 +5,12 @@
 //! event that has been there meanwhile. `refused.rs` tests flags that are illegal in some place.
 
 use core::time::Duration;
+use udapl::error::{ReturnType, Subtype};
+use udapl::event::DtoCompletion;
+use udapl::memory::LmrTriplet;
 use udapl::{
-    CompletionFlags, ConnectFlags, ConnectionEventKind, DtoCompletion, DtoCookie, DtoStatus,
-    EpEvds, EvdHandle, Event, LmrTriplet, Qos, ReturnType, Subtype, Timeout,
+    CompletionFlags, ConnectFlags, ConnectionEventKind, DtoCookie, DtoStatus, EpEvds, EvdHandle,
+    Event, Qos, Timeout,
 };
 
 use crate::support::{self, A, B, CONN_QUAL, LONG, NONE, Pair, PairConfig, refused};

@@ -5,11 +5,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use udapl::connection::EndCause;
+use udapl::counters::NetworkCounters;
 use udapl::fabric::{Fabric, mac};
-use udapl::{
-    Adapter, Address, ConnectFlags, ConnectionEventKind as Kind, EndCause, NetworkCounters,
-    OpenOptions, Qos,
-};
+use udapl::network::Address;
+use udapl::{Adapter, ConnectFlags, ConnectionEventKind as Kind, OpenOptions, Qos};
 
 use crate::support::{A, B, CONN_QUAL, LONG, Pair, PairConfig};
 

@@ -14,11 +14,12 @@ use std::time::Duration;
 
 use hw_sim::{Fault, Faults, LinkFaults};
 use mlx_prm::Opcode;
+use udapl::connection::EndCause;
 use udapl::fabric::Fabric;
 use udapl::future::{Buffer, Driver, Endpoint, Error, Listener, Pool, Transfer, Turn};
 use udapl::{
     CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DtoCookie, DtoStatus,
-    EndCause, EpEvds, EvdFlags, MemPrivFlags, Qos, Timeout,
+    EpEvds, EvdFlags, MemPrivFlags, Qos, Timeout,
 };
 
 use crate::support::{A, B, LONG};

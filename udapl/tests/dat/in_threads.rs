@@ -6,10 +6,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
+use udapl::error::ReturnType;
+use udapl::memory::LmrHandle;
 use udapl::{
     CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DmaMemory, DtoCookie,
-    DtoStatus, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrHandle, MemPrivFlags,
-    OpenOptions, PspFlags, Qos, ReturnType, ia_close, ia_open,
+    DtoStatus, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, MemPrivFlags, OpenOptions,
+    PspFlags, Qos, ia_close, ia_open,
 };
 
 const SERVICE: ConnQual = ConnQual::service_id(0x1_0000_0001);

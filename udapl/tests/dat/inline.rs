@@ -1,6 +1,7 @@
 //! `ep_post_send_inline`: Sends whose data is copied into the queue. An addition to DAT 1.2.
 
-use udapl::{CompletionFlags, DtoCookie, DtoStatus, ReturnType, Subtype};
+use udapl::error::{ReturnType, Subtype};
+use udapl::{CompletionFlags, DtoCookie, DtoStatus};
 
 use crate::support::{self, A, B, NONE, Pair, PairConfig, refused};
 

@@ -6,11 +6,14 @@ use std::time::Duration;
 
 use dat_core::provider::Provider;
 use hw_sim::Fault;
+use udapl::adapter::IaConfig;
+use udapl::error::{OpenError, ReturnType};
+use udapl::event::AsyncEvent;
 use udapl::fabric::Fabric;
+use udapl::memory::{LmrSlice, PzHandle, RmrTriplet};
 use udapl::{
-    Adapter, AsyncEvent, CloseFlags, ConnQual, ConnectFlags, ConnectionEventKind, DtoCookie,
-    DtoStatus, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, IaConfig, LmrSlice, MemPrivFlags,
-    OpenError, PspFlags, PzHandle, Qos, ReturnType, RmrTriplet, Timeout, ia_close,
+    Adapter, CloseFlags, ConnQual, ConnectFlags, ConnectionEventKind, DtoCookie, DtoStatus, EpEvds,
+    EpHandle, EvdFlags, EvdHandle, Event, Ia, MemPrivFlags, PspFlags, Qos, Timeout, ia_close,
 };
 
 use crate::support::{A, B, LONG, NONE, Pair, PairConfig, attributes, pattern, refused};

@@ -6,7 +6,9 @@
 
 use driver::{Iova, SharedMemory};
 use hw_mlx::mkey::{self, KeyRequest};
-use udapl::{ConnectionEventKind, DtoCookie, DtoStatus, EpState, MemPrivFlags, RmrTriplet};
+use udapl::endpoint::EpState;
+use udapl::memory::RmrTriplet;
+use udapl::{ConnectionEventKind, DtoCookie, DtoStatus, MemPrivFlags};
 
 use crate::support::{A, B, NONE, Pair, pattern};
 

@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 
 use driver::Device;
 use hw_sim::Fault;
+use udapl::connection::EndCause;
+use udapl::endpoint::{EpChange, EpState, EpTransport};
 use udapl::{
-    CompletionFlags, ConnectionEventKind as Kind, DtoCookie, EndCause, EpChange, EpState,
-    EpTransport, Event, MemPrivFlags, Timeout,
+    CompletionFlags, ConnectionEventKind as Kind, DtoCookie, Event, MemPrivFlags, Timeout,
 };
 
 use crate::support::{A, B, Buffer, NONE, Pair, PairConfig};

@@ -7,10 +7,12 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use core::time::Duration;
+use udapl::connection::EndCause;
+use udapl::endpoint::{EpChange, EpTransport};
+use udapl::memory::LmrSlice;
 use udapl::{
-    CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind as Kind, DtoCookie, EndCause,
-    EpChange, EpEvds, EpHandle, EpTransport, EvdFlags, EvdHandle, Event, Ia, LmrSlice,
-    MemPrivFlags, OpenOptions, PspFlags, Qos, ia_open,
+    CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind as Kind, DtoCookie, EpEvds,
+    EpHandle, EvdFlags, EvdHandle, Event, Ia, MemPrivFlags, OpenOptions, PspFlags, Qos, ia_open,
 };
 
 use crate::support::NONE;

@@ -8,10 +8,9 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
-use udapl::{
-    CompletionFlags, DmaMemory, DtoCookie, DtoStatus, LentMemory, LmrCreated, LmrTriplet,
-    MemPrivFlags, ReturnType, RmrTriplet, Subtype,
-};
+use udapl::error::{ReturnType, Subtype};
+use udapl::memory::{LentMemory, LmrCreated, LmrTriplet, RmrTriplet};
+use udapl::{CompletionFlags, DmaMemory, DtoCookie, DtoStatus, MemPrivFlags, adapter};
 
 use crate::support::windows::BOTH_WAYS;
 use crate::support::{A, B, Buffer, NONE, Pair, pattern, refused};
@@ -47,7 +46,7 @@ impl Heap {
     }
 
     fn lend(self, pair: &Pair, offset: usize, bytes: usize) -> Arc<LentMemory> {
-        let function = pair.sides[B].ia.provider().hca().function();
+        let function = adapter::function(&pair.sides[B].ia);
         let at = self.0.wrapping_add(offset);
         // SAFETY: the heap is accessed by copies only, and never freed, except where a test breaks this contract on
         // purpose.
@@ -84,7 +83,7 @@ impl Pair {
     }
 
     fn mappings_left(&self) -> u32 {
-        let function = self.sides[B].ia.provider().hca().function();
+        let function = adapter::function(&self.sides[B].ia);
         function.dma_mappings_left().expect("somebody counts")
     }
 }

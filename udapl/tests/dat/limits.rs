@@ -2,10 +2,14 @@
 //! segments in between.
 
 use hw_sim::{Faults, LinkFaults};
+use udapl::adapter::IaAttr;
+use udapl::endpoint::EpAttr;
+use udapl::error::{ReturnType, Subtype};
 use udapl::fabric::Fabric;
+use udapl::memory::{LmrTriplet, RmrTriplet};
+use udapl::srq::SrqAttr;
 use udapl::{
-    ConnectFlags, ConnectionEventKind, DatResult, DtoStatus, EpAttr, EpEvds, Event, IaAttr,
-    LmrTriplet, OpenOptions, Qos, ReturnType, RmrTriplet, SrqAttr, Subtype,
+    ConnectFlags, ConnectionEventKind, DatResult, DtoStatus, EpEvds, Event, OpenOptions, Qos,
 };
 
 use crate::support::shared::Shared;

@@ -1,9 +1,8 @@
 //! Regions: their sources, their queries, and their end.
 
-use udapl::{
-    CloseFlags, DtoCookie, DtoStatus, LmrParam, MemPrivFlags, MemType, PageSize, ReturnType,
-    Subtype,
-};
+use udapl::error::{ReturnType, Subtype};
+use udapl::memory::{LmrParam, MemType, PageSize};
+use udapl::{CloseFlags, DtoCookie, DtoStatus, MemPrivFlags};
 
 use crate::support::rdma::Rdma;
 use crate::support::windows::BOTH_WAYS;
@@ -220,7 +219,7 @@ fn memory_of_another_adapter_is_refused_by_name() {
 fn memory_of_a_pool_is_registered_and_carries_data_as_any_other() {
     let mut pair = Pair::connected();
     let pools = [A, B].map(|side| {
-        let pool = udapl::pool(&pair.sides[side].ia);
+        let pool = udapl::memory::pool(&pair.sides[side].ia);
         let pool = pool.pages_up_to(PageSize::Huge2M).prefault(2);
         let pool = pool.build(1 << 20).expect("a pool");
         println!("{pool:?}");

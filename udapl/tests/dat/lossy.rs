@@ -12,7 +12,8 @@ use std::collections::VecDeque;
 use hw_sim::{Faults, LinkFaults};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use udapl::{ConnectionEventKind, DtoCookie, DtoDetail, DtoStatus, Event, MemPrivFlags, Timeout};
+use udapl::event::DtoDetail;
+use udapl::{ConnectionEventKind, DtoCookie, DtoStatus, Event, MemPrivFlags, Timeout};
 
 use crate::support::rdma::number;
 use crate::support::{self, A, B, Buffer, NONE, Pair, PairConfig};

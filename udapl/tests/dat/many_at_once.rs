@@ -1,10 +1,10 @@
 //! Several posts with one doorbell (`batch`, `srq_batch`), several events in one call (`evd_poll`). DAT 1.2 has
 //! neither. Each works like the single calls, in the same order.
 
-use udapl::{
-    CompletionFlags, DatError, DatResult, DtoCookie, DtoStatus, EpState, EvdFlags, Event,
-    ReturnType, SoftwareEvent,
-};
+use udapl::endpoint::EpState;
+use udapl::error::ReturnType;
+use udapl::event::SoftwareEvent;
+use udapl::{CompletionFlags, DatError, DatResult, DtoCookie, DtoStatus, EvdFlags, Event};
 
 use crate::support::waiting::{FOREVER, se};
 use crate::support::{A, B, CONN_QUAL, LONG, NONE, Pair, PairConfig};

@@ -9,9 +9,13 @@ use std::time::Duration;
 
 use hw_sim::Fault;
 use mlx_prm::Opcode;
+use udapl::endpoint::EpState;
+use udapl::error::ReturnType;
+use udapl::event::AsyncEvent;
+use udapl::memory::{LmrHandle, PzHandle, RmrHandle, RmrTriplet};
+use udapl::srq::{SrqAttr, SrqHandle};
 use udapl::{
-    AsyncEvent, CloseFlags, DatError, DatResult, DtoCookie, DtoStatus, EpHandle, EpState, EvdFlags,
-    EvdHandle, Event, LmrHandle, PzHandle, ReturnType, RmrHandle, RmrTriplet, SrqAttr, SrqHandle,
+    CloseFlags, DatError, DatResult, DtoCookie, DtoStatus, EpHandle, EvdFlags, EvdHandle, Event,
 };
 
 use crate::support::windows::{BOTH_WAYS, window};
@@ -563,7 +567,7 @@ fn an_lmr_a_window_still_reaches_through_stays() {
         .lmr_free(lmr)
         .expect_err("the window still reaches through it");
     assert_eq!(refused.return_type(), ReturnType::InvalidState);
-    assert_eq!(refused.subtype(), udapl::Subtype::StateLmrInUse);
+    assert_eq!(refused.subtype(), udapl::error::Subtype::StateLmrInUse);
     // The end of the connection ends the bind, and the window is unbound.
     for _ in 0..2 {
         let request = scene.pair.sides[B].request;

@@ -1,6 +1,7 @@
 //! Texts for people: names, numbers and advice.
 
-use udapl::{CloseFlags, EvdFlags, MemPrivFlags, NotClosed, OpenOptions, ia_close, ia_open};
+use udapl::error::NotClosed;
+use udapl::{CloseFlags, EvdFlags, MemPrivFlags, OpenOptions, ia_close, ia_open};
 
 /// Returns the error for a name.
 fn refusal(name: &str) -> String {
@@ -83,7 +84,7 @@ fn a_close_and_a_free_that_are_refused_say_how_many_objects_of_each_kind_are_lef
 fn memory_lies_at_the_alignment_that_was_asked_for() {
     let ia = ia_open("sim:aligned", &OpenOptions::default()).expect("an adapter");
     for align in [256, 4096, 1 << 16] {
-        let memory = udapl::alloc_aligned(&ia, 100, align).expect("memory");
+        let memory = udapl::memory::alloc_aligned(&ia, 100, align).expect("memory");
         assert_eq!(memory.len(), 100);
         assert!(memory.address().is_multiple_of(align as u64));
     }
@@ -94,7 +95,7 @@ fn memory_lies_at_the_alignment_that_was_asked_for() {
             .is_multiple_of(256)
     );
     for (bytes, align) in [(0, 256), (1, 3000), (1, 0)] {
-        let error = udapl::alloc_aligned(&ia, bytes, align).expect_err("refused");
+        let error = udapl::memory::alloc_aligned(&ia, bytes, align).expect_err("refused");
         assert!(
             error.to_string().contains(&format!("{align:#x}")),
             "{error}"

@@ -1,7 +1,8 @@
 //! Completions by endpoint name, over the simulated device: those that a facade gets on the short path, and the
 //! others.
 
-use udapl::{CompletionFlags, DtoCookie, DtoStatus, EvdHandle, Event, Look};
+use dat_core::Look;
+use udapl::{CompletionFlags, DtoCookie, DtoStatus, EvdHandle, Event};
 
 use crate::support::{A, B, NONE, Pair, PairConfig, Side};
 

@@ -4,11 +4,12 @@ use std::net::IpAddr;
 
 use hw_sim::Fault;
 use mlx_prm::Opcode;
+use udapl::connection::EndCause;
+use udapl::error::ReturnType;
+use udapl::event::{AsyncEvent, NetworkEvent};
 use udapl::fabric::Fabric;
-use udapl::{
-    Address, AsyncEvent, ConnectFlags, ConnectionEventKind as Kind, EndCause, Event, NetworkEvent,
-    OpenOptions, Qos, ReturnType,
-};
+use udapl::network::Address;
+use udapl::{ConnectFlags, ConnectionEventKind as Kind, Event, OpenOptions, Qos};
 
 use crate::support::{A, B, CONN_QUAL, LONG, Pair, PairConfig, refused};
 

@@ -1,9 +1,8 @@
 //! Properties of every object: a kind, and a consumer context. And the names of error codes.
 
-use udapl::{
-    AnyHandle, CompletionFlags, EvdFlags, Event, HandleType, MemPrivFlags, PspFlags, ReturnType,
-    Subtype,
-};
+use udapl::adapter::{AnyHandle, HandleType};
+use udapl::error::{ReturnType, Subtype};
+use udapl::{CompletionFlags, EvdFlags, Event, MemPrivFlags, PspFlags};
 
 use crate::support::shared::SRQ;
 use crate::support::{self, A, B, CONN_QUAL, LONG, Pair, PairConfig, refused};
@@ -149,7 +148,7 @@ fn the_error_of_a_call_is_called_by_its_names() {
         pair.post_send(B, support::connecting::EMPTY, 1, CompletionFlags::empty())
             .expect_err("UNCONNECTED"),
     ];
-    let names = errors.map(|error| udapl::strerror(error.code()));
+    let names = errors.map(|error| udapl::error::strerror(error.code()));
     assert_eq!(
         names,
         [
@@ -158,7 +157,7 @@ fn the_error_of_a_call_is_called_by_its_names() {
             Some(("DAT_INVALID_STATE", "DAT_INVALID_STATE_EP_UNCONNECTED")),
         ]
     );
-    assert_eq!(udapl::strerror(0), Some(("DAT_SUCCESS", "")));
-    assert_eq!(udapl::strerror(0x8000_0000), None);
-    assert_eq!(udapl::strerror(u32::MAX), None);
+    assert_eq!(udapl::error::strerror(0), Some(("DAT_SUCCESS", "")));
+    assert_eq!(udapl::error::strerror(0x8000_0000), None);
+    assert_eq!(udapl::error::strerror(u32::MAX), None);
 }

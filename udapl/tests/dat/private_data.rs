@@ -1,6 +1,8 @@
 //! Private data of a request and an accept: exact where the transport allows it, padded where it does not.
 
-use udapl::{ConnQual, ConnectionEventKind as Kind, EpState, PspFlags, ReturnType, Subtype};
+use udapl::endpoint::EpState;
+use udapl::error::{ReturnType, Subtype};
+use udapl::{ConnQual, ConnectionEventKind as Kind, PspFlags};
 
 use crate::support::{self, A, B, CONN_QUAL, LONG, Pair, PairConfig, refused};
 

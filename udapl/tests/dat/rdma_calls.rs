@@ -3,9 +3,12 @@
 use core::time::Duration;
 
 use hw_sim::LinkFaults;
+use udapl::endpoint::EpState;
+use udapl::error::{ReturnType, Subtype};
+use udapl::memory::RmrTriplet;
 use udapl::{
-    CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, DtoStatus, EpEvds, EpState,
-    Event, Qos, ReturnType, RmrTriplet, Subtype, Timeout,
+    CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, DtoStatus, EpEvds, Event, Qos,
+    Timeout,
 };
 
 use crate::support::rdma::{BOTH, Rdma, UNTOUCHED};

@@ -1,10 +1,9 @@
 //! Memory that `ep_post_rdma_read` and `ep_post_rdma_write` refuse: locally by an error of the call, at the peer by a
 //! completion and the end of the connection.
 
-use udapl::{
-    CompletionFlags, ConnectionEventKind, DtoStatus, LmrTriplet, MemPrivFlags, ReturnType,
-    RmrTriplet, Subtype,
-};
+use udapl::error::{ReturnType, Subtype};
+use udapl::memory::{LmrTriplet, RmrTriplet};
+use udapl::{CompletionFlags, ConnectionEventKind, DtoStatus, MemPrivFlags};
 
 use crate::support::rdma::{BOTH, Rdma, UNTOUCHED};
 use crate::support::{A, B, Buffer, NONE, Pair, pattern, refused};

@@ -4,9 +4,10 @@
 //! A null remote_buffer (in WRITE-R4) cannot be expressed: the argument is a reference.
 
 use rand::Rng;
-use udapl::{
-    CompletionFlags, ConnectionEventKind, DtoCookie, DtoStatus, EpState, LmrTriplet, ReturnType,
-};
+use udapl::endpoint::EpState;
+use udapl::error::ReturnType;
+use udapl::memory::LmrTriplet;
+use udapl::{CompletionFlags, ConnectionEventKind, DtoCookie, DtoStatus};
 
 use crate::support::rdma::{Pieces, UNTOUCHED, stream};
 use crate::support::wire::packets_to;

@@ -1,6 +1,8 @@
 //! The depth of RDMA Reads: the number that may be outstanding, locally and at the peer.
 
-use udapl::{DtoStatus, EpState, ReturnType};
+use udapl::DtoStatus;
+use udapl::endpoint::EpState;
+use udapl::error::ReturnType;
 
 use crate::support::rdma::UNTOUCHED;
 use crate::support::wire::{packets, packets_to};

@@ -157,7 +157,7 @@ fn a_folder_in_which_a_stranger_can_put_links_is_refused() {
         let options = OpenOptions::default().recorder_folder(&path);
         let error = udapl::ia_open("sim:nowhere", &options).expect_err("refused");
         assert!(
-            matches!(&error, udapl::OpenError::Recorder { .. }),
+            matches!(&error, udapl::error::OpenError::Recorder { .. }),
             "{}: {error}",
             path.display()
         );

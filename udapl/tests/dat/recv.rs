@@ -3,7 +3,9 @@
 //! `recv_states.rs` tests states and limits, `flags.rs` completion flags, `refused.rs` errors. `hotpath.rs` tests
 //! that a post allocates nothing (RECV-21).
 
-use udapl::{ConnectionEventKind, DtoCookie, DtoStatus, EpState, Event, LmrTriplet};
+use udapl::endpoint::EpState;
+use udapl::memory::LmrTriplet;
+use udapl::{ConnectionEventKind, DtoCookie, DtoStatus, Event};
 
 use crate::support::{self, A, B, Buffer, LONG, NONE, Pair};
 

@@ -3,9 +3,12 @@
 
 use core::time::Duration;
 use hw_sim::{Drive, Faults, LinkFaults};
+use udapl::endpoint::{EpAttr, EpState};
+use udapl::error::{ReturnType, Subtype};
+use udapl::memory::LmrTriplet;
 use udapl::{
-    CloseFlags, ConnQual, ConnectFlags, ConnectionEventKind, DtoCookie, DtoStatus, EpAttr, EpEvds,
-    EpState, Event, LmrTriplet, Qos, ReturnType, Subtype, Timeout,
+    CloseFlags, ConnQual, ConnectFlags, ConnectionEventKind, DtoCookie, DtoStatus, EpEvds, Event,
+    Qos, Timeout,
 };
 
 use crate::support::{self, A, B, CONN_QUAL, LONG, NONE, Pair, PairConfig, attributes, refused};
@@ -372,7 +375,7 @@ fn an_endpoint_without_a_protection_zone_is_not_ready_for_receives() {
         ReturnType::InvalidState,
     );
     assert_eq!(error.subtype(), Subtype::StateEpNotReady);
-    let change = udapl::EpChange {
+    let change = udapl::endpoint::EpChange {
         pz: Some(Some(side.pz)),
         ..Default::default()
     };

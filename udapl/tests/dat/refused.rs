@@ -3,10 +3,10 @@
 //! `send.rs` and `recv.rs` test states. Some errors of the C interface cannot be expressed in Rust: a slice has no
 //! negative length and is never null, and there is no null handle.
 
-use udapl::{
-    CompletionFlags, DatResult, DtoCookie, DtoStatus, EpEvds, EpHandle, IaConfig, LmrTriplet,
-    MemPrivFlags, ReturnType, Segment, Subtype,
-};
+use udapl::adapter::IaConfig;
+use udapl::error::{ReturnType, Subtype};
+use udapl::memory::{LmrTriplet, Segment};
+use udapl::{CompletionFlags, DatResult, DtoCookie, DtoStatus, EpEvds, EpHandle, MemPrivFlags};
 
 use crate::support::{self, A, B, Buffer, NONE, Pair, PairConfig, attributes, refused};
 
@@ -582,11 +582,11 @@ fn a_refused_send_takes_no_receive_and_leaves_earlier_ones_alone() {
     assert_untouched(&mut pair);
 }
 
-fn slice(pair: &Pair, buffer: &Buffer) -> udapl::LmrSlice {
+fn slice(pair: &Pair, buffer: &Buffer) -> udapl::memory::LmrSlice {
     slice_of(pair, A, buffer)
 }
 
-fn slice_of(pair: &Pair, side: usize, buffer: &Buffer) -> udapl::LmrSlice {
+fn slice_of(pair: &Pair, side: usize, buffer: &Buffer) -> udapl::memory::LmrSlice {
     pair.sides[side]
         .ia
         .lmr_slice(buffer.lmr.lmr, 0, buffer.bytes as u64)

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use udapl::error::{OpenError, ReturnType, Subtype};
 use udapl::registry::{ProviderInfo, Registry};
-use udapl::{CloseFlags, DatError, OpenError, OpenOptions, ReturnType, Subtype};
+use udapl::{CloseFlags, DatError, OpenOptions};
 
 const CONF: &str = r#"
 # name     API   thread safety  section    library         provider  IA parameters     platform

@@ -1,9 +1,12 @@
 //! Windows for peers: `rmr_bind`, and a peer's accesses through a context before and after.
 
+use udapl::endpoint::EpState;
+use udapl::error::{ReturnType, Subtype};
+use udapl::event::{DtoCompletion, RmrBindCompletion};
+use udapl::memory::{LmrTriplet, RmrCookie};
 use udapl::{
-    CloseFlags, CompletionFlags, ConnectionEventKind, DtoCompletion, DtoCookie, DtoStatus, EpEvds,
-    EpState, EvdFlags, Event, LmrTriplet, MemPrivFlags, ReturnType, RmrBindCompletion, RmrCookie,
-    Subtype, Timeout,
+    CloseFlags, CompletionFlags, ConnectionEventKind, DtoCookie, DtoStatus, EpEvds, EvdFlags,
+    Event, MemPrivFlags, Timeout,
 };
 
 use crate::support::connecting::EMPTY;

@@ -1,9 +1,9 @@
 //! Large numbers: event queues that do not overrun, and an IA whose turns take no longer with ten thousand endpoints.
 
-use udapl::{
-    Agent, ConnectionEventKind, DtoCookie, EpEvds, EpHandle, EpState, EvdFlags, EvdHandle,
-    ReturnType, Subtype, Timeout,
-};
+use udapl::endpoint::EpState;
+use udapl::error::{ReturnType, Subtype};
+use udapl::wait::Agent;
+use udapl::{ConnectionEventKind, DtoCookie, EpEvds, EpHandle, EvdFlags, EvdHandle, Timeout};
 
 use crate::support::{A, B, LONG, NONE, Pair, PairConfig, attributes, refused};
 
@@ -11,7 +11,7 @@ use crate::support::{A, B, LONG, NONE, Pair, PairConfig, attributes, refused};
 const MANY: usize = 1100;
 
 /// Makes an endpoint of A whose requests complete on an EVD of its own, which is attached to `cno`.
-fn with_own_evd(pair: &mut Pair, cno: udapl::CnoHandle) -> (EpHandle, EvdHandle) {
+fn with_own_evd(pair: &mut Pair, cno: udapl::wait::CnoHandle) -> (EpHandle, EvdHandle) {
     let side = &mut pair.sides[A];
     let evd = side
         .ia

@@ -4,9 +4,12 @@
 //! (SEND-24).
 
 use hw_sim::Drive;
+use udapl::endpoint::{EpAttr, EpState};
+use udapl::error::{ReturnType, Subtype};
+use udapl::memory::LmrTriplet;
 use udapl::{
-    CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, DtoCookie, DtoStatus, EpAttr,
-    EpEvds, EpState, Event, LmrTriplet, Qos, ReturnType, Subtype,
+    CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, DtoCookie, DtoStatus, EpEvds,
+    Event, Qos,
 };
 
 use crate::support::{self, A, B, CONN_QUAL, LONG, NONE, Pair, PairConfig, attributes, refused};

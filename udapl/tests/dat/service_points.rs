@@ -1,8 +1,10 @@
 //! Service points and connection requests: PSPs, RSPs, CRs.
 
+use udapl::connection::{CrHandle, PspHandle, RspHandle};
+use udapl::endpoint::{EpChange, EpState};
+use udapl::error::{ReturnType, Subtype};
 use udapl::{
-    ConnQual, ConnectionEventKind as Kind, CrHandle, EpChange, EpEvds, EpHandle, EpState, EvdFlags,
-    EvdHandle, Event, PspFlags, PspHandle, ReturnType, RspHandle, Subtype,
+    ConnQual, ConnectionEventKind as Kind, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, PspFlags,
 };
 
 use crate::support::{self, A, B, CONN_QUAL, LONG, Pair, PairConfig, refused};

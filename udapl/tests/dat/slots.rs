@@ -4,7 +4,9 @@
 use std::fs;
 use std::thread;
 
-use udapl::{AsyncEvent, CloseFlags, EvdFlags, Event, OpenOptions, ReturnType, Timeout};
+use udapl::error::ReturnType;
+use udapl::event::AsyncEvent;
+use udapl::{CloseFlags, EvdFlags, Event, OpenOptions, Timeout};
 
 use crate::support::functions;
 

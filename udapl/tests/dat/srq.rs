@@ -4,7 +4,10 @@
 //! An SRQ is always in the state OPERATIONAL here (SRQ-R3 has no ERROR to start from).
 
 use rand::Rng;
-use udapl::{DtoCookie, DtoStatus, EpEvds, LmrTriplet, MemPrivFlags, ReturnType, SrqAttr, Subtype};
+use udapl::error::{ReturnType, Subtype};
+use udapl::memory::LmrTriplet;
+use udapl::srq::SrqAttr;
+use udapl::{DtoCookie, DtoStatus, EpEvds, MemPrivFlags};
 
 use crate::support::rdma::{Pieces, UNTOUCHED, stream};
 use crate::support::shared::{SRQ, Shared};

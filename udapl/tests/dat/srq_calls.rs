@@ -1,9 +1,10 @@
 //! Shared receive queues without posting: create, query, resize, low watermark, free.
 
-use udapl::{
-    AsyncEvent, DtoCookie, DtoStatus, Event, MemPrivFlags, PzHandle, ReturnType, SrqAttr, SrqParam,
-    SrqState, Subtype,
-};
+use udapl::error::{ReturnType, Subtype};
+use udapl::event::AsyncEvent;
+use udapl::memory::PzHandle;
+use udapl::srq::{SrqAttr, SrqParam, SrqState};
+use udapl::{DtoCookie, DtoStatus, Event, MemPrivFlags};
 
 use crate::support::connecting::EMPTY;
 use crate::support::shared::{SRQ, Shared};

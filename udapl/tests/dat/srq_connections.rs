@@ -5,10 +5,9 @@ use core::time::Duration;
 
 use hw_sim::{Faults, LinkFaults};
 use rand::Rng;
-use udapl::{
-    CloseFlags, CompletionFlags, ConnectionEventKind, DtoStatus, EpEvds, EpState, Event,
-    ReturnType, Timeout,
-};
+use udapl::endpoint::EpState;
+use udapl::error::ReturnType;
+use udapl::{CloseFlags, CompletionFlags, ConnectionEventKind, DtoStatus, EpEvds, Event, Timeout};
 
 use crate::support::rdma::{UNTOUCHED, stream};
 use crate::support::shared::{SRQ, Shared};
@@ -89,7 +88,7 @@ fn a_solicited_message_wakes_the_waiter_for_those_before_it_too() {
 #[test]
 fn an_unsolicited_message_releases_no_waiter_that_is_awake_for_another_reason() {
     for (flags, releases) in [(NONE, false), (SOLICITED, true)] {
-        let shape = |attr: &mut udapl::EpAttr| attr.recv_completion_flags = SOLICITED;
+        let shape = |attr: &mut udapl::endpoint::EpAttr| attr.recv_completion_flags = SOLICITED;
         let mut shared = Shared::unconnected(&PairConfig::default(), SRQ, None, shape);
         shared.connect(0);
         let (from, to) = (shared.pair.buffer(A, 64), shared.pair.buffer(B, 64));

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use hw_sim::{Fault, Faults, LinkFaults};
-use udapl::{Adapter, CloseFlags, DeviceCounters, DtoCookie, DtoStatus, EpStats, OpenError};
+use udapl::counters::{DeviceCounters, EpStats};
+use udapl::error::OpenError;
+use udapl::{Adapter, CloseFlags, DtoCookie, DtoStatus};
 
 use crate::support::{A, B, NONE, Pair, PairConfig};
 
@@ -253,7 +255,7 @@ fn a_batch_has_one_doorbell_and_a_post_behind_it_that_is_made_in_order_rings_for
     let mut pair = Pair::connected();
     let (from, to) = (pair.buffer(A, 64), pair.buffer(B, 64));
     let side = &mut pair.sides[A];
-    let write = |batch: &mut udapl::Batch<'_, dat_mlx::MlxProvider>, cookie: u64| {
+    let write = |batch: &mut udapl::endpoint::Batch<'_, dat_mlx::MlxProvider>, cookie: u64| {
         let remote = to.all_remote();
         batch.rdma_write(&[from.all()], DtoCookie(cookie), &remote, NONE)
     };

@@ -6,9 +6,12 @@
 
 use hw_sim::wire::Operation;
 use hw_sim::{Drive, Faults, LinkFaults};
+use udapl::endpoint::EpState;
+use udapl::error::{ReturnType, Subtype, strerror};
+use udapl::event::DtoCompletion;
+use udapl::memory::{LmrTriplet, RmrTriplet};
 use udapl::{
-    CloseFlags, CompletionFlags, ConnectionEventKind, DatError, DtoCompletion, DtoStatus, EpState,
-    LmrTriplet, MemPrivFlags, ReturnType, RmrTriplet, Subtype, explain, strerror,
+    CloseFlags, CompletionFlags, ConnectionEventKind, DatError, DtoStatus, MemPrivFlags, explain,
 };
 
 use crate::support::shared::Shared;
@@ -570,7 +573,7 @@ fn whatever_the_device_may_say_there_is_advice() {
     let mut done = pair.wait_recv(A);
     for syndrome in 0..=u8::MAX {
         for vendor in [0, 0x8a, 0x93, 0xff] {
-            done.detail = udapl::DtoDetail::of_syndrome((syndrome, vendor));
+            done.detail = udapl::event::DtoDetail::of_syndrome((syndrome, vendor));
             assert_explained(&done, 1, syndrome);
         }
     }

@@ -4,7 +4,9 @@
 //! order the CPU's accesses. An invalid IA handle cannot be expressed, because the IA is a reference; the remaining
 //! check is that an IA knows only its own LMRs.
 
-use udapl::{CompletionFlags, DatError, DtoStatus, LmrTriplet, MemPrivFlags, ReturnType, Subtype};
+use udapl::error::{ReturnType, Subtype};
+use udapl::memory::LmrTriplet;
+use udapl::{CompletionFlags, DatError, DtoStatus, MemPrivFlags};
 
 use crate::support::rdma::UNTOUCHED;
 use crate::support::{A, B, Buffer, NONE, Pair, pattern, refused};

@@ -4,11 +4,12 @@
 use core::time::Duration;
 use std::net::IpAddr;
 
+use udapl::connection::EndCause;
+use udapl::endpoint::{EpChange, EpTransport};
+use udapl::error::ReturnType;
 use udapl::fabric::Fabric;
-use udapl::{
-    Address, ConnectFlags, ConnectionEventKind as Kind, EndCause, EpChange, EpTransport,
-    OpenOptions, Qos, ReturnType, Vlan,
-};
+use udapl::network::{Address, Vlan};
+use udapl::{ConnectFlags, ConnectionEventKind as Kind, OpenOptions, Qos};
 
 use crate::support::wire::packets_to;
 use crate::support::{A, B, CONN_QUAL, LONG, Pair, PairConfig, refused};
@@ -203,7 +204,7 @@ fn a_peer_that_dies_without_a_word_is_noticed_on_an_idle_connection() {
     let after = pair.sides[A].ia.ep_stats(a).expect("an endpoint");
     assert_eq!(idle.requests, after.requests, "none was the consumer's");
     // A side without keep-alive does not notice.
-    assert_eq!(pair.state_of(B, b), udapl::EpState::Connected);
+    assert_eq!(pair.state_of(B, b), udapl::endpoint::EpState::Connected);
 }
 
 #[test]

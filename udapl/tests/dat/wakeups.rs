@@ -21,10 +21,12 @@ use hw_sim::{Profile, Sim, SimConfig, SimFunction};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use udapl::error::ReturnType;
+use udapl::memory::{LmrTriplet, PzHandle};
+use udapl::wait::Arm;
 use udapl::{
-    Arm, CloseFlags, CompletionFlags, ConnQual, ConnectFlags, DtoCookie, DtoStatus, EpEvds,
-    EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrTriplet, MemPrivFlags, OpenOptions, PspFlags,
-    PzHandle, Qos, ReturnType, Timeout,
+    CloseFlags, CompletionFlags, ConnQual, ConnectFlags, DtoCookie, DtoStatus, EpEvds, EpHandle,
+    EvdFlags, EvdHandle, Event, Ia, MemPrivFlags, OpenOptions, PspFlags, Qos, Timeout,
 };
 
 use crate::support::{A, B, Pair, functions, refused};

@@ -21,10 +21,13 @@ use deaf::{Deaf, Quiet};
 use driver::Function;
 use hw_mlx::HcaConfig;
 use hw_sim::{LinkFaults, Profile, Sim, SimConfig};
+use udapl::adapter::IaConfig;
+use udapl::endpoint::EpAttr;
+use udapl::memory::{LmrSlice, LmrTriplet, RmrTriplet};
+use udapl::srq::{SrqAttr, SrqHandle};
 use udapl::{
-    CompletionFlags, ConnQual, ConnectFlags, DtoCookie, DtoStatus, EpAttr, EpEvds, EpHandle,
-    EvdFlags, EvdHandle, Event, Ia, IaConfig, LmrSlice, LmrTriplet, MemPrivFlags, PspFlags, Qos,
-    RmrTriplet, SrqAttr, SrqHandle, Timeout,
+    CompletionFlags, ConnQual, ConnectFlags, DtoCookie, DtoStatus, EpEvds, EpHandle, EvdFlags,
+    EvdHandle, Event, Ia, MemPrivFlags, PspFlags, Qos, Timeout,
 };
 
 struct Counting;

@@ -18,10 +18,9 @@ use std::net::IpAddr;
 use std::sync::Once;
 
 use tracing_subscriber::fmt::format::FmtSpan;
+use udapl::endpoint::EpState;
 use udapl::fabric::Fabric;
-use udapl::{
-    CloseFlags, ConnQual, ConnectFlags, ConnectionEventKind as Kind, EpState, OpenOptions, Qos,
-};
+use udapl::{CloseFlags, ConnQual, ConnectFlags, ConnectionEventKind as Kind, OpenOptions, Qos};
 
 use support::{A, B, CONN_QUAL, LONG, Pair, PairConfig};
 

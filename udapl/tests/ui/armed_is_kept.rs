@@ -2,7 +2,8 @@
 
 //~ error[E0515]: cannot return value referencing function parameter `ia`
 
-use udapl::{Arm, EvdHandle, Ia};
+use udapl::wait::Arm;
+use udapl::{EvdHandle, Ia};
 
 fn kept(mut ia: Ia, events: EvdHandle) -> Option<impl Sized + 'static> {
     match ia.arm(&[events]) {

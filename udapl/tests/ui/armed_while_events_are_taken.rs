@@ -2,7 +2,8 @@
 
 //~ error[E0499]: cannot borrow `*ia` as mutable more than once at a time
 
-use udapl::{Arm, EvdHandle, Ia};
+use udapl::wait::Arm;
+use udapl::{EvdHandle, Ia};
 
 fn sleeps(ia: &mut Ia, events: EvdHandle) {
     if let Ok(Arm::Armed(armed)) = ia.arm(&[events]) {

@@ -3,7 +3,8 @@
 //~ error[E0521]: borrowed data escapes outside of closure
 //~ error[E0521]: borrowed data escapes outside of closure
 
-use udapl::{CompletionFlags, DtoCookie, EpHandle, Ia, LmrSlice};
+use udapl::memory::LmrSlice;
+use udapl::{CompletionFlags, DtoCookie, EpHandle, Ia};
 
 fn posts(ia: &mut Ia, ep: EpHandle, message: LmrSlice) {
     let mut kept = None;

@@ -3,7 +3,8 @@
 //~ error[E0501]: cannot borrow `*ia` as mutable because previous closure requires unique access
 //~ error[E0500]: closure requires unique access to `*ia` but it is already borrowed
 
-use udapl::{CompletionFlags, DtoCookie, EpHandle, Ia, LmrSlice};
+use udapl::memory::LmrSlice;
+use udapl::{CompletionFlags, DtoCookie, EpHandle, Ia};
 
 fn posts(ia: &mut Ia, ep: EpHandle, message: LmrSlice) {
     let flags = CompletionFlags::empty();

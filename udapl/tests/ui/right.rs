@@ -1,7 +1,9 @@
 //! Correct versions of the other programs.
 
 use udapl::future::{Buffer, Endpoint};
-use udapl::{Arm, CompletionFlags, DtoCookie, EpHandle, EvdHandle, Ia, LmrSlice};
+use udapl::memory::LmrSlice;
+use udapl::wait::Arm;
+use udapl::{CompletionFlags, DtoCookie, EpHandle, EvdHandle, Ia};
 
 fn sleeps(ia: &mut Ia, events: EvdHandle) {
     if let Ok(Arm::Armed(armed)) = ia.arm(&[events]) {

@@ -33,6 +33,7 @@ use std::time::Instant;
 
 use clap::ValueEnum;
 use serde::Serialize;
+use udapl::network;
 
 use self::control::Peer;
 use self::message::{Destination, Layout, Report, Version, mtu};
@@ -254,7 +255,7 @@ impl Test<'_> {
         ] {
             peer.exchange(what, &number.to_be_bytes())?;
         }
-        let path_mtu = peer.dialer.adapter.ia.provider().hca().port().path_mtu;
+        let path_mtu = network::port(&peer.dialer.adapter.ia).path_mtu;
         peer.exchange("its MTU", &mtu(128 << path_mtu.min(5)))?;
         Ok(layout)
     }
@@ -283,7 +284,7 @@ impl Test<'_> {
         for _ in 0..self.lanes {
             let adapter = &mut peer.dialer.adapter;
             let ep = adapter.endpoint(requests, 1)?;
-            adapter.set_transport(ep, &udapl::EpTransport::default())?;
+            adapter.set_transport(ep, &udapl::endpoint::EpTransport::default())?;
             let region = adapter.region(2, slot_bytes)?;
             region.memory.write_from(0, &vec![0; 2 * slot_bytes])?;
             peer.connect_lane(ep)?;

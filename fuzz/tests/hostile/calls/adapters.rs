@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use udapl::adapter::AnyHandle;
+use udapl::error::{ReturnType, Subtype, strerror};
 use udapl::fabric::Fabric;
 use udapl::registry::ProviderInfo;
-use udapl::{AnyHandle, CloseFlags, ConnectionEventKind as Kind, ReturnType, Subtype, strerror};
+use udapl::{CloseFlags, ConnectionEventKind as Kind};
 
 use super::model::Place;
 use super::op::Op;

@@ -1,8 +1,10 @@
 //! Calls on endpoints, service points and connection requests.
 
+use udapl::endpoint::{EpAttr, EpChange, EpState as S};
+use udapl::error::ReturnType;
 use udapl::{
-    CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind as Kind, EpAttr,
-    EpChange, EpEvds, EpState as S, Ia, PspFlags, Qos, ReturnType, Timeout,
+    CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind as Kind, EpEvds, Ia,
+    PspFlags, Qos, Timeout,
 };
 
 use super::model::{Cr, DTOS, Ep, Evd, Expected, Place, Psp, Rsp};
@@ -43,7 +45,7 @@ impl World {
         pz: Option<usize>,
         evds: [Option<usize>; 3],
     ) -> Option<(
-        Option<udapl::PzHandle>,
+        Option<udapl::memory::PzHandle>,
         [Option<udapl::EvdHandle>; 3],
         Verdict,
     )> {
@@ -721,7 +723,7 @@ impl World {
     }
 
     /// Returns the request with this index from the end, among those whose handles are known.
-    fn pick(count: usize, at: usize, crs: &[Cr]) -> Option<(usize, udapl::CrHandle)> {
+    fn pick(count: usize, at: usize, crs: &[Cr]) -> Option<(usize, udapl::connection::CrHandle)> {
         let index = count.checked_sub(at + 1)?;
         Some((index, crs[index].handle?))
     }

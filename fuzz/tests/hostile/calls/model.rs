@@ -9,10 +9,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-use udapl::{
-    AsyncEvent, CnoHandle, ConnectionEventKind, CrHandle, DtoStatus, EpHandle, EpState, EvdHandle,
-    Event, LmrCreated, PspHandle, PzHandle, RmrHandle, RspHandle, SrqHandle,
-};
+use udapl::connection::{CrHandle, PspHandle, RspHandle};
+use udapl::endpoint::EpState;
+use udapl::event::AsyncEvent;
+use udapl::memory::{LmrCreated, PzHandle, RmrHandle};
+use udapl::srq::SrqHandle;
+use udapl::wait::CnoHandle;
+use udapl::{ConnectionEventKind, DtoStatus, EpHandle, EvdHandle, Event};
 
 use super::op::{PLACES, QUALIFIERS};
 

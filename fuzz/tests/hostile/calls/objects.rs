@@ -3,10 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use udapl::{
-    Agent, AnyHandle, EvdFlags, LmrTriplet, MemPrivFlags, ReturnType, SoftwareEvent, SrqAttr,
-    Timeout,
-};
+use udapl::adapter::AnyHandle;
+use udapl::error::ReturnType;
+use udapl::event::SoftwareEvent;
+use udapl::memory::LmrTriplet;
+use udapl::srq::SrqAttr;
+use udapl::wait::Agent;
+use udapl::{EvdFlags, MemPrivFlags, Timeout};
 
 use super::model::{Cno, Evd, Expected, Lmr, Piece, Place, Pz, Rmr, Srq};
 use super::op::{EVD_LENGTH, Op, Parts, REGION, SEGMENTS};

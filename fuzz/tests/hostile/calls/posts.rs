@@ -1,6 +1,8 @@
 //! Posts, and their effects at both ends.
 
-use udapl::{CompletionFlags, DtoCookie, DtoStatus, EpState as S, ReturnType};
+use udapl::endpoint::EpState as S;
+use udapl::error::ReturnType;
+use udapl::{CompletionFlags, DtoCookie, DtoStatus};
 
 use super::endpoints::BROKEN;
 use super::model::{Buffer, DTOS, Expected, Place};

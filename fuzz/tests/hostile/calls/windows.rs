@@ -1,9 +1,9 @@
 //! Binds of RMRs, and a peer's access through them.
 
-use udapl::{
-    CompletionFlags, DtoStatus, EpState as S, LmrTriplet, MemPrivFlags, ReturnType, RmrCookie,
-    RmrTriplet,
-};
+use udapl::endpoint::EpState as S;
+use udapl::error::ReturnType;
+use udapl::memory::{LmrTriplet, RmrCookie, RmrTriplet};
+use udapl::{CompletionFlags, DtoStatus, MemPrivFlags};
 
 use super::model::{Bound, Expected};
 use super::op::{Part, REGION, Remote};

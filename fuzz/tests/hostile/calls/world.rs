@@ -6,12 +6,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use hw_sim::{LinkFaults, SimConfig};
+use udapl::endpoint::EpState;
+use udapl::error::ReturnType;
+use udapl::event::AsyncEvent;
 use udapl::fabric::Fabric;
 use udapl::registry::Registry;
-use udapl::{
-    AsyncEvent, CloseFlags, ConnectionEventKind as Kind, DatError, DatResult, EpState, Event, Ia,
-    ReturnType,
-};
+use udapl::{CloseFlags, ConnectionEventKind as Kind, DatError, DatResult, Event, Ia};
 
 use super::model::{Ep, Expected, Place, Side};
 use super::op::Step;

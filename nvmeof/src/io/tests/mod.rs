@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use udapl::Ia;
 use udapl::fabric::Fabric;
+use udapl::memory::alloc_buffer;
 use uuid::Uuid;
 use zerocopy::FromZeros;
 
@@ -102,10 +103,9 @@ impl Loop {
         let connected = connected.expect("a controller");
 
         let ia = Fabric::pair(1).open(0).expect("an adapter");
-        let arena = ia.provider().arena();
         let alloc = |bytes: u32| {
             let (bytes, align) = (bytes as usize, PAGE as usize);
-            arena.alloc(bytes, align).expect("memory")
+            alloc_buffer(&ia, bytes, align).expect("memory")
         };
         let layout = Layout {
             pages_at: 0,

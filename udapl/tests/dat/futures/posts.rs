@@ -4,8 +4,11 @@
     reason = "atomics act on numbers as the host has them"
 )]
 
+use udapl::endpoint::EpAttr;
+use udapl::error::{ReturnType, Subtype};
+use udapl::event::DtoDetail;
 use udapl::reactor::{Completion, File, FileOperation, Instant, Reactor};
-use udapl::{DtoDetail, EpAttr, ReturnType, SrqAttr, Subtype};
+use udapl::srq::SrqAttr;
 
 use super::*;
 
@@ -121,7 +124,7 @@ fn immediate_data_and_what_is_invalidated_come_with_the_receive() {
 #[test]
 fn atomic_operations_bring_back_what_was_there() {
     let mut both_sides = Both::new();
-    let rights = MemPrivFlags::all() | udapl::ext::REMOTE_ATOMIC;
+    let rights = MemPrivFlags::all() | MemPrivFlags::REMOTE_ATOMIC;
     let pool = both_sides.drivers[B].handle().pool(1, 64, rights);
     let own = both_sides.pool(A, 1);
     let target = filled(&pool.expect("a pool"), &5_u64.to_ne_bytes());

@@ -2,9 +2,13 @@
 
 use hw_sim::{Fault, Faults, LinkFaults};
 use mlx_prm::Opcode;
+use udapl::connection::CrHandle;
+use udapl::endpoint::EpState;
+use udapl::event::ConnectionEvent;
+use udapl::memory::LmrTriplet;
 use udapl::{
-    ConnQual, ConnectFlags, ConnectionEvent, ConnectionEventKind as Kind, CrHandle, DatResult,
-    DtoStatus, EpEvds, EpHandle, EpState, Event, LmrTriplet, Qos, Timeout,
+    ConnQual, ConnectFlags, ConnectionEventKind as Kind, DatResult, DtoStatus, EpEvds, EpHandle,
+    Event, Qos, Timeout,
 };
 
 use super::{A, B, CONN_QUAL, LONG, NONE, Pair, attributes};

@@ -16,12 +16,17 @@ pub mod wire;
 pub mod world;
 
 use hw_sim::{Faults, LinkFaults, Profile};
+use udapl::connection::PspHandle;
+use udapl::endpoint::EpAttr;
+use udapl::error::ReturnType;
+use udapl::event::DtoCompletion;
 use udapl::fabric::Fabric;
+use udapl::memory::{LmrCreated, LmrTriplet, PzHandle, RmrTriplet};
+use udapl::srq::SrqHandle;
 use udapl::{
     CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DatError, DatResult, DmaMemory,
-    DtoCompletion, DtoCookie, DtoStatus, EpAttr, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia,
-    LmrCreated, LmrTriplet, MemPrivFlags, OpenOptions, PspFlags, PspHandle, PzHandle, Qos,
-    ReturnType, RmrTriplet, SrqHandle, Timeout,
+    DtoCookie, DtoStatus, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, MemPrivFlags,
+    OpenOptions, PspFlags, Qos, Timeout,
 };
 
 use world::World;
@@ -184,7 +189,7 @@ impl Pair {
             let cr = ia.evd_create(16, EvdFlags::CR).expect("an EVD");
             let attr = config.attr[side].unwrap_or_else(|| attributes(&ia));
             let ep = if let (B, Some(max_recv_dtos)) = (side, config.srq) {
-                let attr_srq = udapl::SrqAttr {
+                let attr_srq = udapl::srq::SrqAttr {
                     max_recv_dtos,
                     max_recv_iov: 8,
                     low_watermark: 0,
@@ -352,7 +357,7 @@ impl Pair {
     }
 
     /// Returns the state of the side's endpoint.
-    pub fn state(&self, side: usize) -> udapl::EpState {
+    pub fn state(&self, side: usize) -> udapl::endpoint::EpState {
         let side = &self.sides[side];
         side.ia.ep_get_status(side.ep).expect("a status").state
     }

@@ -2,10 +2,10 @@
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use udapl::{
-    CompletionFlags, ConnectionEventKind, DatResult, DtoCompletion, DtoCookie, DtoStatus, EpAttr,
-    EpEvds, EpState, LmrTriplet, RmrTriplet,
-};
+use udapl::endpoint::{EpAttr, EpState};
+use udapl::event::DtoCompletion;
+use udapl::memory::{LmrTriplet, RmrTriplet};
+use udapl::{CompletionFlags, ConnectionEventKind, DatResult, DtoCookie, DtoStatus, EpEvds};
 
 use super::{A, B, Buffer, Pair, PairConfig, attributes};
 

@@ -1,8 +1,11 @@
 //! Two connections whose endpoints at B share one SRQ.
 
+use udapl::endpoint::EpAttr;
+use udapl::event::DtoCompletion;
+use udapl::memory::{LmrTriplet, PzHandle};
+use udapl::srq::{SrqAttr, SrqHandle};
 use udapl::{
-    CompletionFlags, DatResult, DtoCompletion, DtoCookie, DtoStatus, EpAttr, EpEvds, EpHandle,
-    EvdFlags, EvdHandle, Event, LmrTriplet, PzHandle, SrqAttr, SrqHandle,
+    CompletionFlags, DatResult, DtoCookie, DtoStatus, EpEvds, EpHandle, EvdFlags, EvdHandle, Event,
 };
 
 use super::{A, B, Buffer, Pair, PairConfig, attributes};

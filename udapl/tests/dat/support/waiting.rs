@@ -1,6 +1,8 @@
 //! Short forms for EVDs of side A: make, fill, wait.
 
-use udapl::{EvdFlags, EvdHandle, Event, ReturnType, SoftwareEvent, Subtype, Timeout};
+use udapl::error::{ReturnType, Subtype};
+use udapl::event::SoftwareEvent;
+use udapl::{EvdFlags, EvdHandle, Event, Timeout};
 
 use super::{A, Pair};
 

@@ -1,10 +1,10 @@
 //! Short forms for RMRs: pairs whose endpoints may bind, and binds.
 
 use super::{A, Buffer, NONE, Pair, PairConfig, attributes};
-use udapl::{
-    CompletionFlags, DatResult, DtoStatus, EpAttr, EpEvds, EvdFlags, Event, LmrTriplet,
-    MemPrivFlags, RmrBindCompletion, RmrCookie, RmrHandle, RmrTriplet,
-};
+use udapl::endpoint::EpAttr;
+use udapl::event::RmrBindCompletion;
+use udapl::memory::{LmrTriplet, RmrCookie, RmrHandle, RmrTriplet};
+use udapl::{CompletionFlags, DatResult, DtoStatus, EpEvds, EvdFlags, Event, MemPrivFlags};
 
 /// Rights of peers on most windows.
 pub const BOTH_WAYS: MemPrivFlags = MemPrivFlags::REMOTE_READ.union(MemPrivFlags::REMOTE_WRITE);

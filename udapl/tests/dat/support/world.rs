@@ -10,8 +10,9 @@ use std::ops::Deref;
 use std::time::{Duration, Instant};
 
 use hw_sim::{LinkFaults, Profile, SimConfig};
+use udapl::error::OpenError;
 use udapl::fabric::Fabric;
-use udapl::{Ia, OpenError, OpenOptions};
+use udapl::{Ia, OpenOptions};
 
 use super::{PairConfig, functions};
 

@@ -1,11 +1,28 @@
-//! Counters of an adapter ([`Adapter::stats`]).
+//! Counters of an adapter, of its device, and of instances and their objects.
+//!
+//! | Of | Call | Returns |
+//! |---|---|---|
+//! | an adapter: commands, memory, connections, the network | [`Adapter::stats`] | [`AdapterStats`] |
+//! | … its device and port, as the device counts | | [`DeviceCounters`], a part of it |
+//! | an instance, an endpoint, an EVD, an SRQ | [`Ia::stats`], [`Ia::ep_stats`], [`Ia::evd_stats`], [`Ia::srq_stats`] | [`IaStats`], [`EpStats`], [`EvdStats`], [`SrqStats`] |
+//!
+//! Counters only grow, and no call resets them. An instance's counters are read by its own thread; an adapter's by
+//! any thread. [`AdapterStats::groups`] has the adapter's counters by the names that `rdma statistic` and `ethtool -S`
+//! use. `docs/observability.md` explains each of them; module `control` serves them to other processes.
+//!
+//! [`Ia::stats`]: crate::Ia::stats
+//! [`Ia::ep_stats`]: crate::Ia::ep_stats
+//! [`Ia::evd_stats`]: crate::Ia::evd_stats
+//! [`Ia::srq_stats`]: crate::Ia::srq_stats
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use dat_core::cm::{Counters as ConnectionCounters, Refused};
-use dat_mlx::NetworkCounters;
-use hw_mlx::{CmdError, DeviceCounters};
+pub use dat_core::cm::{Counters as ConnectionCounters, Refused};
+pub use dat_core::{EpStats, EvdStats, Failures, IaStats, SrqStats};
+pub use dat_mlx::NetworkCounters;
+use hw_mlx::CmdError;
+pub use hw_mlx::{DeviceCounters, PortCounters, PriorityTraffic, QueueCounters, VportCounters};
 
 use crate::open::{Adapter, OpenError};
 

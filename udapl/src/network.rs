@@ -1,0 +1,26 @@
+//! The port, its addresses, and the network around it.
+//!
+//! An adapter has a link-local address and those of its options ([`Address`], with prefix, gateway and [`Vlan`]);
+//! [`Ia::address_add`](crate::Ia::address_add) adds one while it is open. To find the MAC of a peer it takes part in
+//! the network by ARP and neighbour discovery, if its [`Participation`] and the device allow it; [`state`] says whether
+//! it does. Without that, it reaches the neighbours that it was configured with
+//! ([`OpenOptions::neighbour`](crate::OpenOptions::neighbour)). [`port`] returns the [`Port`], with MAC, MTU and GUID;
+//! changes of the network arrive as [`NetworkEvent`](crate::event::NetworkEvent)s.
+
+pub use dat_core::{Address, Echo, Vlan};
+pub use dat_mlx::{NetworkState, Participation};
+pub use hw_mlx::Port;
+
+use crate::Ia;
+
+/// Returns the port of an adapter, as it was at bring-up.
+#[must_use]
+pub fn port(ia: &Ia) -> &Port {
+    ia.provider().hca().port()
+}
+
+/// Returns whether an adapter takes part in the network, and if not, the reason.
+#[must_use]
+pub fn state(ia: &Ia) -> NetworkState {
+    ia.provider().network_state()
+}
