@@ -31,6 +31,7 @@ mod subsystem;
 pub(crate) mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -503,6 +504,18 @@ impl Model {
             Some(_) if queue == 0 => self.end_controller(id),
             Some(controller) => controller.lose_queue(queue),
             None => {}
+        }
+    }
+
+    /// A connection of a controller broke: neither side has disconnected it. Logs the cause.
+    pub fn queue_broke(&mut self, id: u16, queue: u16, connection: u64, cause: &dyn Display) {
+        let controller = self.controllers.get(&id);
+        let Some(controller) = controller.filter(|one| one.has_queue(queue, connection)) else {
+            return;
+        };
+        if let Some(unlogged) = self.lines.take(controller.source(), "broken", self.latest) {
+            let host = controller.host();
+            tracing::warn!(controller = id, queue, %host, %cause, unlogged, "a connection broke");
         }
     }
 

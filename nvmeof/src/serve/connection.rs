@@ -1,5 +1,6 @@
 //! Connections: requests, their beginning and their end.
 
+use udapl::connection::EndCause;
 use udapl::endpoint::{EpAttr, EpChange, EpState, EpTransport};
 use udapl::event::ConnectionRequest;
 use udapl::{CloseFlags, EpEvds, EpHandle};
@@ -257,13 +258,21 @@ impl Worker {
             .as_ref()
             .map(|one| (one.controller, one.number, one.connection));
         let list = queue.attached.as_ref().and_then(|one| one.list);
-        tracing::debug!(worker = self.id, queue = ?of, cause = ?self.ia.ep_end_cause(ep), "connection over");
+        let cause = self.ia.ep_end_cause(ep).ok().flatten();
+        tracing::debug!(worker = self.id, queue = ?of, ?cause, "connection over");
         if let Some((controller, number, connection)) = of {
             if number == 0 {
                 self.held.remove(&controller);
             }
-            self.target
-                .with(|model| model.queue_lost(controller, number, connection));
+            let is_orderly =
+                |cause: &EndCause| matches!(cause, EndCause::Disconnected | EndCause::PeerDisconnected);
+            let broke = cause.filter(|cause| !is_orderly(cause));
+            self.target.with(|model| {
+                if let Some(cause) = &broke {
+                    model.queue_broke(controller, number, connection, cause);
+                }
+                model.queue_lost(controller, number, connection);
+            });
         }
         if let Some(list) = list {
             self.commands.lists.leave(list);
