@@ -8,7 +8,7 @@
 
 use crate::bench::{BASE, Bench};
 use crate::honest::Longest;
-use crate::live::{ATTACKED, End, HEALTHY, PAGE, Seldom, Spoil, World, run, small};
+use crate::live::{ATTACKED, End, HEALTHY, PAGE, Seldom, Spoil, World, now_us, run, small};
 use bolero::{TypeGenerator, check, produce};
 use driver::Device;
 use mlx_prm::*;
@@ -594,7 +594,7 @@ fn check_honest(bench: &mut Bench, longest: &Longest) {
         answer = answer.take().or_else(|| bench.collect(submission.slot));
         answer.is_some()
     };
-    longest.wait(&mut is_answered, || run(&sim, 1));
+    longest.wait(|| now_us(&sim), &mut is_answered, || run(&sim, 1));
     let (delivery, output) = answer.expect("an answer");
     assert_eq!(
         (delivery, CmdStatus(output[0])),

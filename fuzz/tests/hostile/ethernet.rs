@@ -7,6 +7,7 @@
 
 use crate::eth_support::*;
 use crate::honest::Longest;
+use crate::live::now_us;
 use bolero::{TypeGenerator, check, produce};
 use hw_sim::eth::checksum::Verdict;
 use hw_sim::eth::segment::{Offload, segment};
@@ -204,14 +205,15 @@ fn a_hostile_ethernet_driver_hurts_only_itself() {
         .with_iterations(600)
         .with_test_time(Duration::from_secs(5))
         .for_each(|events| {
-            let (_sim, mut a, mut b) = pair();
+            let (sim, mut a, mut b) = pair();
             a.post_receives(4);
             b.post_receives(4);
             for event in events {
                 event.happen(&mut a, &mut b);
                 b.send(&plain(1, MACS[0], 100), How::default());
                 let sent = || b.sent().is_some_and(|sent| sent.op_own() >> 4 == 0);
-                BESIDE.wait(sent, || a.bench.sleep(Duration::from_micros(1)));
+                let now = || now_us(&sim);
+                BESIDE.wait(now, sent, || a.bench.sleep(Duration::from_micros(1)));
             }
             for side in [&mut a, &mut b] {
                 assert_eq!(

@@ -5,6 +5,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// Passes of a wait after which time counts as standing.
+const MOST_PASSES: u64 = 20_000;
+
 /// The longest wait of an honest party beside a hostile one, over all cases of a harness.
 pub struct Longest {
     beside: &'static str,
@@ -33,12 +36,21 @@ impl Longest {
         assert!(wait <= most, "beside {beside}: {wait} {unit} of {most}");
     }
 
-    /// Repeats `pass`, which lets a unit of time pass, until `is_done` returns true or the bound is exceeded.
-    pub fn wait(&self, mut is_done: impl FnMut() -> bool, mut pass: impl FnMut()) {
+    /// Repeats `pass`, which lets time pass, until `is_done` returns true or the bound is exceeded. The wait is by
+    /// `now`, since the next event of a simulation may be far away.
+    pub fn wait(
+        &self,
+        now: impl Fn() -> u64,
+        mut is_done: impl FnMut() -> bool,
+        mut pass: impl FnMut(),
+    ) {
+        let (began, mut passes) = (now(), 0);
         let mut waited = 0;
         while !is_done() {
             pass();
-            waited += 1;
+            passes += 1;
+            assert!(passes < MOST_PASSES, "beside {}: time stands", self.beside);
+            waited = now() - began;
             let (beside, unit, most) = (self.beside, self.unit, self.most);
             assert!(
                 waited <= most,

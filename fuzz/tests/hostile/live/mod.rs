@@ -383,11 +383,16 @@ pub struct World {
     pub b: End,
 }
 
+/// Returns the virtual time in whole microseconds.
+pub fn now_us(sim: &Sim) -> u64 {
+    sim.clock().now().0 / 1_000
+}
+
 /// Steps without progress of time after which the world counts as stuck.
 const MOST_STEPS: usize = 20_000;
 
 /// Virtual microseconds in which a message of the healthy queue pairs arrives and is acknowledged.
-pub const MOST_US: u64 = 2;
+pub const MOST_US: u64 = 1;
 
 impl World {
     /// Connects all queue pairs; the world is stepped from now on.
@@ -439,7 +444,13 @@ impl World {
             received = received.take().or_else(|| b.poll(HEALTHY));
             sent.is_some() && received.is_some()
         };
-        longest.wait(&mut are_done, || run(sim, 1));
+        longest.wait(
+            || now_us(sim),
+            &mut are_done,
+            || {
+                sim.step();
+            },
+        );
         let sent = sent.expect("a completion of the untouched send");
         let received = received.expect("a completion of the untouched receive");
         assert_eq!(
