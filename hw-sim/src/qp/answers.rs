@@ -74,7 +74,7 @@ impl Answer {
     }
 }
 
-/// A read's key became invalid during the stream; the PSN that could not be sent.
+/// A read's key became invalid during its first answer; the PSN that could not be sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Interrupted(pub(super) Psn);
 
@@ -135,11 +135,16 @@ impl Answers {
         });
     }
 
-    /// Answers a read; a duplicate replaces the remaining stream of the original.
-    pub(super) fn read(&mut self, stream: ReadStream) {
+    /// Answers a read. A duplicate replaces the remaining stream of the original, and takes its part.
+    pub(super) fn read(&mut self, mut stream: ReadStream) {
         if stream.is_duplicate {
-            self.queue
-                .retain(|answer| !matches!(answer, Answer::Read(other) if other.end == stream.end));
+            self.queue.retain(|answer| match answer {
+                Answer::Read(other) if other.end == stream.end => {
+                    stream.is_duplicate &= other.is_duplicate;
+                    false
+                }
+                _ => true,
+            });
         }
         self.insert(Answer::Read(stream));
     }
@@ -199,9 +204,12 @@ impl Answers {
             }
             Some(Answer::Read(stream)) => {
                 let psn = stream.psn;
-                stream
-                    .send_one(core, host, self.msn)
-                    .map_err(|_| Interrupted(psn))?
+                match stream.send_one(core, host, self.msn) {
+                    Ok(is_done) => is_done,
+                    // The requester has the first answer.
+                    Err(_) if stream.is_duplicate => true,
+                    Err(_) => return Err(Interrupted(psn)),
+                }
             }
         };
         if is_done {

@@ -5,8 +5,8 @@
 //! duplicate: it is answered again without being executed again, except a read, which is executed from memory as it
 //! is then (IBTA volume 1, section 9.7.5). A duplicate read must repeat an accepted read, or its end; as many are
 //! remembered as the responder has resources. Any other is dropped (Linux `rxe_resp.c` `duplicate_request`, class D
-//! error), so that a sender that does not know the connection's PSNs cannot end it. Linux also drops a duplicate with
-//! another key or range than the accepted read's; here it is checked like a new read.
+//! error), so that a sender that does not know the connection's PSNs cannot end it. So is one whose key does not allow
+//! it any more: the requester may have had the first answer, and have invalidated the key since.
 //!
 //! Answers leave in PSN order, one packet per call of `Responder::step` (see `answers`).
 //!
@@ -520,17 +520,18 @@ impl Responder {
                     return Ok(());
                 }
                 let scope = remote_scope(core, host, packet)?;
-                check_read(core, host, scope, &reth)?;
-                self.answers.read(ReadStream {
-                    psn,
-                    end,
-                    rkey: reth.rkey,
-                    scope,
-                    va: reth.va,
-                    left: reth.length,
-                    is_first: true,
-                    is_duplicate: true,
-                });
+                if check_read(core, host, scope, &reth).is_ok() {
+                    self.answers.read(ReadStream {
+                        psn,
+                        end,
+                        rkey: reth.rkey,
+                        scope,
+                        va: reth.va,
+                        left: reth.length,
+                        is_first: true,
+                        is_duplicate: true,
+                    });
+                }
             }
             _ if operation.has_atomic() => {
                 let executed = self.replay.iter().find(|(executed, _)| *executed == psn);

@@ -645,6 +645,43 @@ fn packets_with_another_partition_key_are_dropped() {
     assert_eq!(pair.b.host.read(DATA, 4), [0; 4]);
 }
 
+/// A target's response invalidates the key of a read whose answer has come, while the same read, which was sent again in
+/// vain, is still under way. Linux: drivers/infiniband/sw/rxe/rxe_resp.c, duplicate_request (class D error).
+#[test]
+fn duplicate_read_whose_key_is_gone_is_dropped_before_and_within_its_answer() {
+    for sent in 0..3 {
+        let mut pair = Pair::new();
+        pair.a.post(&Wqe::read(DATA, 4 * MTU, DATA, READ_ONLY));
+        pair.settle();
+        let headers = Headers {
+            reth: Some(RethRepr {
+                va: DATA,
+                rkey: READ_ONLY,
+                length: 4 * MTU,
+            }),
+            ..Headers::NONE
+        };
+        let again = forged(Operation::ReadRequest, FIRST_PSN, headers, &[]);
+        let gone = |pair: &mut Pair| pair.b.host.keys.remove(&READ_ONLY).map(|_| ());
+        if sent == 0 {
+            gone(&mut pair);
+        }
+        let answers = pair.b.host.frames.len();
+        pair.deliver(Port::B, &again);
+        for _ in 0..sent {
+            pair.b.qp.run(&mut pair.b.host);
+        }
+        assert_eq!(pair.b.host.frames.len(), answers + sent, "after {sent}");
+        gone(&mut pair);
+        pair.settle();
+        assert_eq!(pair.b.qp.state(), State::ReadyToSend, "after {sent}");
+        assert_eq!(pair.b.host.events, [], "after {sent}");
+        pair.a.post(&Wqe::write(DATA, 4, DATA, KEY));
+        pair.settle();
+        assert_eq!(pair.a.send_results(), [(0, 0), (1, 0)], "after {sent}");
+    }
+}
+
 /// Half of all PSNs are in the past: a sender that does not know the connection's PSNs must not get a NAK for a read,
 /// or it could end the connection. Linux: drivers/infiniband/sw/rxe/rxe_resp.c, duplicate_request (class D error).
 #[test]

@@ -264,8 +264,9 @@ impl Worker {
             if number == 0 {
                 self.held.remove(&controller);
             }
-            let is_orderly =
-                |cause: &EndCause| matches!(cause, EndCause::Disconnected | EndCause::PeerDisconnected);
+            let is_orderly = |cause: &EndCause| {
+                matches!(cause, EndCause::Disconnected | EndCause::PeerDisconnected)
+            };
             let broke = cause.filter(|cause| !is_orderly(cause));
             self.target.with(|model| {
                 if let Some(cause) = &broke {
