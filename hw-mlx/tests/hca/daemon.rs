@@ -86,20 +86,21 @@ fn a_daemon_without_dat_looks_after_a_function_beyond_its_death() {
         "card_temperature_celsius 43.5\ncard_received_bytes_total 0\n"
     );
 
+    // Health is looked at now and then, and pages are given when the answer is there, by the machine's clock.
+    let next = |daemon: &mut Daemon<_, _>| {
+        let mut told = (0..10_000).map(|_| {
+            daemon.turn(Duration::from_millis(10)).expect("a turn");
+            lines.take()
+        });
+        told.find(|told| !told.is_empty()).expect("an event")
+    };
     sim.inject(&function, &Fault::LinkDown);
-    assert_eq!(turn(&mut daemon), "the port is down\n");
+    assert_eq!(next(&mut daemon), "the port is down\n");
     sim.inject(&function, &Fault::PageRequest { pages: 8 });
-    let told = turn(&mut daemon);
+    let told = next(&mut daemon);
     assert!(told.starts_with("the firmware has "), "{told}");
-
-    // Health is looked at now and then, by the machine's clock.
     sim.inject(&function, &Fault::HealthSyndrome(0x08));
-    let told = (0..10_000).map(|_| {
-        daemon.turn(Duration::from_millis(10)).expect("a turn");
-        lines.take()
-    });
-    let mut told = told.filter(|told| !told.is_empty());
-    let told = told.next().expect("its death");
+    let told = next(&mut daemon);
     assert!(told.contains("the device is dead: "), "{told}");
     let told = turn(&mut daemon);
     assert!(told.contains("firmware "), "it is open again: {told}");
