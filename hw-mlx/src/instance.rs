@@ -363,6 +363,10 @@ impl Own {
     pub(crate) fn woken(&mut self, control: &mut Control) -> bool {
         let own = &self.interrupts[..self.vectors];
         let any = control.listeners.woken(self.number, own);
+        if !any {
+            // A notice of the system ended the sleep, and would end each one until it is taken.
+            control.hear();
+        }
         self.follow_if_changed(control);
         any
     }
