@@ -201,7 +201,7 @@ fn judge(step: &Step) -> Result<String> {
 }
 
 /// Errors in the kernel's log for commands that rdma-core's tests expect to fail, and the most of each.
-const PROVOKED: [(&str, usize); 4] = [
+const PROVOKED: [(&str, usize); 2] = [
     // `test_resize_cq`: a size below the number of entries in the queue.
     (
         "MODIFY_CQ(0x403) op_mod(0x1) failed, status bad size too many outstanding CQEs(0x40)",
@@ -211,16 +211,6 @@ const PROVOKED: [(&str, usize); 4] = [
     (
         "CREATE_EQ(0x301) op_mod(0x0) failed, status bad parameter(0x3)",
         2,
-    ),
-    // A doorbell page that a queue still uses when the program frees it. The test that does so is not known.
-    (
-        "DEALLOC_UAR(0x803) op_mod(0x0) failed, status bad resource state(0x9)",
-        20,
-    ),
-    // The context of that page, afterwards.
-    (
-        "DESTROY_UCTX(0xa06) op_mod(0x0) failed, status bad resource state(0x9)",
-        20,
     ),
 ];
 
