@@ -187,9 +187,9 @@ impl<O: FnMut() -> Result<Function, FunctionError>, W: Write> Daemon<O, W> {
             let text = |at| format!("card_temperature_celsius {at}\n");
             let degrees = self.degrees.map_or(String::new(), text);
             // A client that leaves before the answer does not want it.
-            let _gone = write!(
+            let _gone = writeln!(
                 client,
-                "{degrees}card_received_bytes_total {}\n",
+                "{degrees}card_received_bytes_total {}",
                 self.received_bytes
             );
         }

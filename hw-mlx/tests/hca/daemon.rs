@@ -5,7 +5,7 @@
     dead_code,
     reason = "a program of its own, whose main is not called here"
 )]
-mod daemon;
+mod example;
 
 use std::cell::RefCell;
 use std::io::{Read as _, Write};
@@ -18,7 +18,7 @@ use driver::{Device, Function, listen_privately};
 use hw_sim::{Fault, Profile, Sim, SimConfig};
 use mlx_prm::RegisterId;
 
-use daemon::Daemon;
+use example::Daemon;
 
 /// MTMP of a chip of 43.5 degrees: 348 eighths (Linux `hwmon.c` of mlx5_core; layout `mlx5_ifc_mtmp_reg_bits`).
 const WARM: [u8; 32] = {

@@ -138,12 +138,13 @@ impl Answers {
     /// Answers a read. A duplicate replaces the remaining stream of the original, and takes its part.
     pub(super) fn read(&mut self, mut stream: ReadStream) {
         if stream.is_duplicate {
-            self.queue.retain(|answer| match answer {
-                Answer::Read(other) if other.end == stream.end => {
-                    stream.is_duplicate &= other.is_duplicate;
-                    false
-                }
-                _ => true,
+            self.queue.retain(|answer| {
+                let Answer::Read(other) = answer else {
+                    return true;
+                };
+                let is_replaced = other.end == stream.end;
+                stream.is_duplicate &= other.is_duplicate || !is_replaced;
+                !is_replaced
             });
         }
         self.insert(Answer::Read(stream));

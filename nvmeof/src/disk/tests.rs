@@ -30,7 +30,7 @@ fn without_rights(test: impl FnOnce() + Send) {
 
 /// Returns a descriptor that another program has opened and handed in, and this process's copy.
 fn handed_in(file: std::fs::File) -> Result<(std::fs::File, File), std::io::Error> {
-    file.set_permissions(Permissions::from_mode(0))?;
+    file.set_permissions(Permissions::from_mode(0o000))?;
     let given = File::from_std(file.try_clone()?, "disk");
     Ok((file, given))
 }
