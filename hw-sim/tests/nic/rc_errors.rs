@@ -645,8 +645,8 @@ fn packets_with_another_partition_key_are_dropped() {
     assert_eq!(pair.b.host.read(DATA, 4), [0; 4]);
 }
 
-/// A target's response invalidates the key of a read whose answer has come, while the same read, which was sent again in
-/// vain, is still under way. Linux: drivers/infiniband/sw/rxe/rxe_resp.c, duplicate_request (class D error).
+/// A target's response invalidates the key of a read whose answer has come, while the same read, which was sent again
+/// in vain, is still under way. Linux: drivers/infiniband/sw/rxe/rxe_resp.c, duplicate_request (class D error).
 #[test]
 fn duplicate_read_whose_key_is_gone_is_dropped_before_and_within_its_answer() {
     for sent in 0..3 {
