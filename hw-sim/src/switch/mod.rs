@@ -23,7 +23,7 @@
 //! that has waited too long, and also its new frames for the same time again.
 //!
 //! Absent on purpose: spanning tree, VLAN membership, trunks of several cables, cut-through, shares of bandwidth in a
-//! switch (its highest priority goes first; a card's port has them: [`ets`]), pauses of a whole port.
+//! switch (its highest priority goes first; a card's port has them: `ets`), pauses of a whole port.
 
 pub mod classify;
 mod config;
