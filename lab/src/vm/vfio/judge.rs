@@ -83,11 +83,11 @@ fn info(step: &Step) -> Result<String> {
     Ok(firmware.to_owned())
 }
 
-/// Checks that the daemon opened the function, reported it and gave it back.
+/// Checks that the daemon opened the function, reported it, and ended without an error.
 fn daemon(step: &Step) -> Result<String> {
     let firmware = step.line_with("firmware ")?.trim();
     step.line_with("port: MAC ")?;
-    step.line_with("closed after ")?;
+    step.line_with("the firmware has ")?;
     Ok(firmware.to_owned())
 }
 
