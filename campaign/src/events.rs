@@ -172,7 +172,9 @@ impl World {
             end.phase
         );
         end.phase = Phase::Over;
-        self.farewell_heard(side, at);
+        if kind == ConnectionEventKind::Disconnected {
+            self.farewell_heard(side, at);
+        }
         let came_to = match kind {
             ConnectionEventKind::Established => "established",
             ConnectionEventKind::PeerRejected => "rejected",

@@ -1,8 +1,9 @@
 //! A daemon that looks after a ConnectX function: no RDMA, no DAT, one io_uring loop.
 //!
 //! It opens the function, prints the firmware, what the device can do, its temperature, its port and its counters, and
-//! then sleeps in its ring until the function has something to say, somebody asks for the metrics, or a second has
-//! passed. Events of port, firmware pages and health are printed. A device that dies is closed and opened anew.
+//! then sleeps in its ring until the function has an event, a client asks for the metrics, or a second has passed.
+//! Events of port, firmware pages and health are printed. A device that dies is closed and opened anew. The daemon ends
+//! once the system wants the function back.
 //!
 //! ```text
 //! cargo run -p hw-mlx --example daemon -- 0000:3b:00.2 /run/card.sock
@@ -100,15 +101,14 @@ impl<O: FnMut() -> Result<Function, FunctionError>, W: Write> Daemon<O, W> {
             card.woken();
             card.process_events();
             card.check_health();
-            if self.due <= self.clock.now() {
-                self.due = self.clock.now() + INTERVAL;
-                if let Err(error) = self.look(&mut card) {
-                    writeln!(self.out, "not read: {error}")?;
-                }
+            if self.due <= self.clock.now()
+                && let Err(error) = self.look(&mut card)
+            {
+                writeln!(self.out, "not read: {error}")?;
             }
             end = self.hear(&mut card)?;
             match end {
-                // Its memory is ours again, and the next turn opens it.
+                // Its memory is ours again. The next turn opens it, unless the system wants it back.
                 Some(_) => drop(card.close()),
                 None => self.card = Some(card),
             }
@@ -155,6 +155,7 @@ impl<O: FnMut() -> Result<Function, FunctionError>, W: Write> Daemon<O, W> {
 
     /// Takes in temperature and counters.
     fn look(&mut self, card: &mut Hca) -> Result<(), CmdError> {
+        self.due = self.clock.now() + INTERVAL;
         let milli = card.millidegrees()?;
         self.degrees = milli.map(|milli| f64::from(milli) / 1000.0);
         let vport = card.counters()?.vport;
@@ -169,7 +170,9 @@ impl<O: FnMut() -> Result<Function, FunctionError>, W: Write> Daemon<O, W> {
         let mut end = None;
         while let Some(event) = card.next_async() {
             writeln!(self.out, "{event}")?;
-            if matches!(event, DeviceDead { .. } | DeviceRequested) {
+            // An unplugged device dies, too, after the request.
+            if matches!(event, DeviceDead { .. } | DeviceRequested) && end != Some(DeviceRequested)
+            {
                 end = Some(event);
             }
         }

@@ -719,10 +719,11 @@ impl Control {
         let inbox = self.listeners.inbox(number)?;
         let event = inbox.pop();
         if matches!(event, Some(AsyncEvent::EventsLost { .. })) {
+            if self.requested {
+                inbox.push(AsyncEvent::DeviceRequested);
+            }
             if let Some(cause) = self.health.dead() {
                 inbox.push(AsyncEvent::DeviceDead { cause });
-            } else if self.requested {
-                inbox.push(AsyncEvent::DeviceRequested);
             }
         }
         event

@@ -451,14 +451,15 @@ impl Hca {
     }
 
     /// Returns the interrupts for an event loop of the caller: first those that announce work for
-    /// [`Hca::process_events`], then those for [`Hca::check_health`], which stay signalled for it.
+    /// [`Hca::process_events`], then the system's notices about the function. [`Hca::woken`] takes all of them; a notice
+    /// arrives as an event.
     pub fn interrupts(&self) -> &[driver::Interrupt] {
         &self.own.interrupts
     }
 
     /// For an event loop of the caller: takes the interrupts that may have ended a sleep on [`Hca::interrupts`], and
     /// wakes other instances that they may have been meant for, since several instances may share a vector.
-    /// [`Hca::process_events`] comes next. Returns true if there was one.
+    /// [`Hca::process_events`] comes next. Returns true if one of a vector was signalled.
     pub fn woken(&mut self) -> bool {
         let Self { own, shared } = self;
         let mut control = shared.lock();

@@ -348,18 +348,17 @@ impl Own {
         drop(control);
         let woken = shared.clock.wait(&self.interrupts, until);
         let mut control = shared.lock();
-        if !woken {
+        if woken {
+            self.woken(&mut control);
+        } else {
             self.set_awake(&mut control);
-        } else if !self.woken(&mut control) {
-            control.hear();
-            self.follow_if_changed(&control);
         }
         control.look_after_health(false);
         control
     }
 
-    /// Takes the interrupts that may have ended its sleep, and passes on those that may be meant for others. Returns
-    /// false if there was none.
+    /// Takes the interrupts that may have ended its sleep, and wakes instances that share their vectors. If none was
+    /// signalled, takes the system's notices. Returns whether one was signalled.
     pub(crate) fn woken(&mut self, control: &mut Control) -> bool {
         let own = &self.interrupts[..self.vectors];
         let any = control.listeners.woken(self.number, own);

@@ -3,8 +3,8 @@
 //! A thread that waits advances the world, step by step, until an interrupt of its own is signalled or its deadline
 //! has come. A step may produce a signal or a deadline of another thread. That thread has to run before time goes on.
 //! Time also stands still while a thread holds it ([`Clock::hold_still`]): otherwise a thread with nothing to do
-//! would be hours ahead of one that gives commands. So a thread that waits here lets another one go on first.
-//! [`PATIENCE`] ends this for threads that wait for each other by other means than this clock.
+//! would be hours ahead of one that gives commands. So a thread that waits here first lets the others take a step.
+//! [`PATIENCE`] limits this, for threads that wait for each other by other means than this clock.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -9,7 +9,8 @@
 //! each store before the packets that carry its bytes.
 //!
 //! Inferred, since no public text says it: a piece holds zeros when it is taken; DEALLOC_MEMIC is refused while keys
-//! reach the piece; `max_memic_size` limits all pieces together; a key that leaves its piece is a BAD_RESOURCE.
+//! reach the piece; `max_memic_size` limits all pieces together; a key that leaves its piece is a BAD_RESOURCE. Stores
+//! while firmware boots and loses writes of registers are not modelled: they stay in the BAR until it listens.
 
 use crate::objects::TableError;
 use crate::profile::Profile;
@@ -66,7 +67,7 @@ impl Taken {
         u32::try_from(self.contents.len()).unwrap_or(u32::MAX)
     }
 
-    /// Returns the places of these bytes, which are not none, if it has them all.
+    /// Returns where these bytes lie in `contents`; `None` unless the piece has all of them.
     fn range(&self, first: u64, bytes: u64) -> Option<Range<usize>> {
         let first = usize::try_from(first).ok()?;
         let end = first.checked_add(usize::try_from(bytes).ok()?)?;

@@ -158,8 +158,8 @@ impl InitSegment {
         self.tick(now);
     }
 
-    /// Returns the bytes that a driver reads at the beginning of the BAR. Behind them are megabytes of doorbell pages,
-    /// which opening a device should not touch, and at the end the window of device memory.
+    /// Returns the number of bytes at the beginning of the BAR that a reset fills. The doorbell pages behind them are
+    /// megabytes, which opening a device should not touch; `fill_window` fills device memory at the end.
     fn readable(&self) -> usize {
         const READ: usize = 1 << 16;
         self.bar.len().min(READ)

@@ -93,7 +93,7 @@ pub struct Nic {
     pub(crate) smi: Option<u32>,
     /// Command queue.
     pub(crate) commands: CommandInterface,
-    /// Faults that wait.
+    /// Injected faults that wait for a command, an interrupt, a doorbell or a completion.
     pub(crate) faults: FaultPlan,
     /// First half of a doorbell that arrives as two 4-byte stores, by UAR page and register.
     pub(crate) halves: BTreeMap<(u32, u32), [u8; 4]>,
@@ -287,12 +287,15 @@ impl Nic {
         }
         let is_silent = self.init.is_silent();
         if !is_silent && window(&self.profile, &self.caps.general).contains(&offset) {
-            // Two stores to the same bytes leave the same in both copies.
+            // The store is in the BAR already, but the device may have written there since. Writing it again leaves
+            // the same bytes in both copies.
             self.bar.write_bytes(at, bytes);
             if !self.objects.device_memory.write(offset, bytes) {
                 self.driver_bug(
                     env,
-                    format!("write to device memory at {offset:#x}, which nobody has taken"),
+                    format!(
+                        "store to device memory at {offset:#x}, outside of every allocated piece"
+                    ),
                 );
             }
             return;

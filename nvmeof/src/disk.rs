@@ -186,7 +186,7 @@ impl Disk {
         Self::open_for(false, source, shift, read_only).map(|_| ())
     }
 
-    /// A disk without its file.
+    /// Returns a disk whose file is not open yet.
     fn unopened(source: Source, shift: u8, read_only: bool) -> Self {
         Self {
             file: None,

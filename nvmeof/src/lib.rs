@@ -28,3 +28,5 @@ mod lines;
 pub mod model;
 pub mod nvme;
 pub mod serve;
+#[cfg(test)]
+mod tables;

@@ -12,7 +12,7 @@
 pub use dat_core::{
     AnyHandle, HandleType, IaAttr, IaConfig, IaParam, NamedAttr, ProviderAttr, TransportConfig,
 };
-use driver::Function;
+pub use driver::Function;
 pub use hw_mlx::bringup::BringupReport;
 pub use hw_mlx::{CloseReport, DeadCause, HcaConfig};
 

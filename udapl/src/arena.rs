@@ -26,8 +26,9 @@ pub fn alloc_aligned(ia: &Ia, bytes: usize, align: usize) -> Result<DmaMemory, D
     Ok(alloc_buffer(ia, bytes, align)?.into())
 }
 
-/// Like [`alloc_aligned`], but returns the buffer itself. A [`DmaBuffer`] is accessed without a look at the kind
-/// of memory; a clone of it becomes [`DmaMemory`] by `into()`.
+/// Like [`alloc_aligned`], but returns a [`DmaBuffer`]. An access to a [`DmaMemory`] first tests whether the memory is
+/// allocated or lent; an access to a [`DmaBuffer`] does not. `DmaMemory::from(buffer.clone())` gives the other form for
+/// registration.
 ///
 /// # Errors
 /// Those of [`alloc_aligned`].

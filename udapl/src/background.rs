@@ -18,7 +18,8 @@ use crate::open::{Adapter, OpenError};
 /// this thread runs. Dropping the handle ends the thread. The thread ends by itself if the device dies or the system
 /// wants it back.
 ///
-/// Use it only for functions that run in real time. In virtual time (`sim:` names with `,time=virtual`) a sleeping
+/// Use it only for functions that run in real time. In virtual time (functions of a `fabric::Fabric`, `sim:` names with
+/// `,time=virtual`) a sleeping
 /// thread advances the clock, and a thread that only sleeps advances it as fast as the machine can.
 #[derive(Debug)]
 #[must_use = "dropping it ends the thread"]

@@ -3,12 +3,13 @@
 //! | Of | Call | Returns |
 //! |---|---|---|
 //! | an adapter: commands, memory, connections, the network | [`Adapter::stats`] | [`AdapterStats`] |
-//! | … its device and port, as the device counts | | [`DeviceCounters`], a part of it |
+//! | its device and port, counted by the device | [`Adapter::stats`], field `device` | [`DeviceCounters`] |
 //! | an instance, an endpoint, an EVD, an SRQ | [`Ia::stats`], [`Ia::ep_stats`], [`Ia::evd_stats`], [`Ia::srq_stats`] | [`IaStats`], [`EpStats`], [`EvdStats`], [`SrqStats`] |
 //!
-//! Counters only grow, and no call resets them. An instance's counters are read by its own thread; an adapter's by
-//! any thread. [`AdapterStats::groups`] has the adapter's counters by the names that `rdma statistic` and `ethtool -S`
-//! use. `docs/observability.md` explains each of them; module `control` serves them to other processes.
+//! Event counters only grow, and no call resets them. Fields that count what exists now (instances, regions,
+//! endpoints, firmware pages) also fall. An instance's counters are read by its own thread; an adapter's by any thread.
+//! [`AdapterStats::groups`] returns all groups but the commands; counters that `rdma statistic` or `ethtool -S` also
+//! have keep the names used there. `docs/observability.md` explains each of them; module `control` serves them to other processes.
 //!
 //! [`Ia::stats`]: crate::Ia::stats
 //! [`Ia::ep_stats`]: crate::Ia::ep_stats
@@ -19,7 +20,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub use dat_core::cm::{Counters as ConnectionCounters, Refused};
-pub use dat_core::{EpStats, EvdStats, Failures, IaStats, SrqStats};
+pub use dat_core::{EpStats, EvdStats, Failures, IaStats, LatencyView, SrqStats};
 pub use dat_mlx::NetworkCounters;
 use hw_mlx::CmdError;
 pub use hw_mlx::{DeviceCounters, PortCounters, PriorityTraffic, QueueCounters, VportCounters};

@@ -3,7 +3,7 @@
 //! An event dispatcher (EVD, [`EvdHandle`](crate::EvdHandle)) queues events of the streams that it was created for
 //! ([`EvdFlags`](crate::EvdFlags)). A [`DtoCompletion`] reports the end of a transfer, an [`RmrBindCompletion`] that of
 //! a bind. A [`ConnectionRequest`] arrives at a service point, a [`ConnectionEvent`] at both ends of a connection. An
-//! [`AsyncEvent`] reports an error that belongs to no call, or a [`NetworkEvent`]. A [`SoftwareEvent`] was posted by
+//! [`AsyncEvent`] reports an error that belongs to no call, a watermark, or a [`NetworkEvent`]. A [`SoftwareEvent`] was posted by
 //! the program. [`EVENT_NUMBERS`] has DAT's numbers and names of all of them. Module [`wait`](crate::wait) has the ways
 //! to get events.
 

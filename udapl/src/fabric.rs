@@ -1,7 +1,7 @@
 //! Simulated functions on one link, for programs that control the simulator: faults, captures, reports, time.
 //!
 //! A program that only opens `sim:A` by name needs none of this; see [`ia_open`](crate::ia_open). [`simulate`] acts on
-//! such a function: it pulls its cable or resets it.
+//! such a function: it takes the link down or up, resets the function, or requests it back from its driver.
 //!
 //! A fabric's time is virtual: it advances when a thread waits, or by [`Sim::step`] and [`Sim::advance`]. This module
 //! re-exports everything needed for that, so a program depends on this crate alone:

@@ -10,7 +10,7 @@
 //! | use several threads | [`Adapter::instance`] |
 //! | read and write files meanwhile | [`reactor`] |
 //! | learn why a call or a transfer failed | [`DatError`], [`error`], [`explain`] |
-//! | count | [`counters`] |
+//! | read counters | [`counters`] |
 //! | write `async` code | module `future`, with the feature `async` |
 //! | test without a card | names that begin with `sim:`, and [`fabric`]; feature `sim`, which is on by default |
 //!
@@ -99,6 +99,7 @@ pub mod wait;
 mod wired;
 
 pub use arena::alloc;
+#[doc(hidden)] // nvmeof limits its log lines with it
 pub use dat_core::log_budget;
 pub use dat_core::{
     CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DatError, DatResult,

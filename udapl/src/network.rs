@@ -3,8 +3,8 @@
 //! An adapter has a link-local address and those of its options ([`Address`], with prefix, gateway and [`Vlan`]);
 //! [`Ia::address_add`](crate::Ia::address_add) adds one while it is open. To find the MAC of a peer it takes part in
 //! the network by ARP and neighbour discovery, if its [`Participation`] and the device allow it; [`state`] says whether
-//! it does. Without that, it reaches the neighbours that it was configured with
-//! ([`OpenOptions::neighbour`](crate::OpenOptions::neighbour)). [`port`] returns the [`Port`], with MAC, MTU and GUID;
+//! it does. Otherwise it reaches configured neighbours
+//! ([`OpenOptions::neighbour`](crate::OpenOptions::neighbour)) and addresses that contain the peer's MAC. [`port`] returns the [`Port`], with MAC, MTU and GUID;
 //! changes of the network arrive as [`NetworkEvent`](crate::event::NetworkEvent)s.
 
 pub use dat_core::{Address, Echo, Vlan};

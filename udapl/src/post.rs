@@ -1,7 +1,7 @@
 //! Posts as values, among them operations of the card that DAT 1.2 lacks.
 //!
 //! Most programs post by the methods of the [`Ia`](crate::Ia) and of a [`Batch`](crate::endpoint::Batch). [`Post`] is
-//! for facades that choose the operation first and its endpoint later.
+//! for code that holds an operation as a value and chooses the endpoint later.
 //!
 //! | Operation beyond DAT 1.2 | Posted by | Reported by |
 //! |---|---|---|
@@ -10,7 +10,6 @@
 //! | Send with invalidate | [`Ia::ep_post_send_invalidate`], [`SendInvalidate`] | [`DtoDetail::Invalidated`] at the peer's receive |
 //! | fetch-and-add | [`Ia::ep_post_fetch_add`], [`FetchAdd`] | the previous value, in the local buffer |
 //! | compare-and-swap | [`Ia::ep_post_compare_swap`], [`CompareSwap`] | the previous value, in the local buffer |
-//! | private data of a rejection | [`Ia::cr_reject_with`] | PEER_REJECTED, and [`Ia::ep_private_data`] |
 //!
 //! Send with immediate data and Send with invalidate can also take inline data from unregistered memory
 //! ([`Ia::ep_post_send_inline_immediate`], [`Ia::ep_post_send_inline_invalidate`]).
@@ -23,8 +22,6 @@
 //! [`Ia::ep_post_send_invalidate`]: dat_core::Ia::ep_post_send_invalidate
 //! [`Ia::ep_post_fetch_add`]: dat_core::Ia::ep_post_fetch_add
 //! [`Ia::ep_post_compare_swap`]: dat_core::Ia::ep_post_compare_swap
-//! [`Ia::cr_reject_with`]: dat_core::Ia::cr_reject_with
-//! [`Ia::ep_private_data`]: dat_core::Ia::ep_private_data
 //! [`Ia::ep_post_send_inline_immediate`]: dat_core::Ia::ep_post_send_inline_immediate
 //! [`Ia::ep_post_send_inline_invalidate`]: dat_core::Ia::ep_post_send_inline_invalidate
 //! [`Ia::has_atomics`]: dat_core::Ia::has_atomics

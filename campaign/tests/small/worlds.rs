@@ -57,7 +57,7 @@ fn what_must_hold_holds_in_every_world_and_every_fault_is_met() {
     ] {
         assert!(coverage.times(what) > 0, "no world has {what}");
     }
-    // Waits that were measured, of each kind.
+    // Operations of each kind were judged; others were not.
     let operations = ["connect", "disconnect", "message", "not judged"];
     assert_eq!(coverage.came_to("honest"), BTreeSet::from(operations));
     let heard = coverage.came_to("notice of a close");

@@ -86,7 +86,8 @@ fn a_daemon_without_dat_looks_after_a_function_beyond_its_death() {
         "card_temperature_celsius 43.5\ncard_received_bytes_total 0\n"
     );
 
-    // Health is looked at now and then, and pages are given when the answer is there, by the machine's clock.
+    // Health is polled at an interval, and pages are given once a command is answered, both by the machine's clock: an
+    // event may take several turns.
     let next = |daemon: &mut Daemon<_, _>| {
         let mut told = (0..10_000).map(|_| {
             daemon.turn(Duration::from_millis(10)).expect("a turn");
@@ -109,7 +110,7 @@ fn a_daemon_without_dat_looks_after_a_function_beyond_its_death() {
     let mut turns = (0..10).map(|_| daemon.turn(Duration::from_millis(10)).expect("a turn"));
     assert!(
         turns.any(|goes_on| !goes_on),
-        "a notice is heard by whom it wakes"
+        "the notice is heard by the sleeper that it wakes"
     );
     assert_eq!(lines.take(), "the system wants the function back\n");
     assert!(sim.report(&function).is_clean());

@@ -20,7 +20,7 @@ pub(super) fn image_of<T: Layout>(image: &[u8]) -> Result<T, Refusal> {
     Ok(register)
 }
 
-/// Refuses another port than the only one.
+/// Refuses every port but the only one.
 pub(super) fn own_port(port: u32) -> Result<(), Refusal> {
     if port != PORT {
         return Err(refuse!(BAD_PARAM, "no such port", "{port}"));

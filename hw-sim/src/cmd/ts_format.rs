@@ -2,7 +2,7 @@
 //!
 //! A device has a free-running clock, one of real time, or both (firmware setting REAL_TIME_CLOCK_ENABLE). A context
 //! names either, or the device's default. Where only free running exists, any other value is reserved (mlx5_ifc.h,
-//! `MLX5_TIMESTAMP_FORMAT_*`; Linux `mlx5_get_sq_default_ts`).
+//! `MLX5_TIMESTAMP_FORMAT_*`; Linux `mlx5_get_sq_default_ts`). Queue pairs are an exception, see [`of_queue_pair`].
 
 use super::{Refusal, refuse};
 
@@ -55,9 +55,11 @@ pub(super) fn of_receive_queue(capability: u32, format: u32) -> Result<(), Refus
     ))
 }
 
-/// Refuses a queue pair whose time stamps would be of a clock that the device does not have. Every device has a
-/// default: UCX names it in each queue pair that it makes by DevX, without a look at the capability
-/// (`uct_ib_mlx5_devx_create_qp_common`), and a ConnectX-6 Dx announces only free running.
+/// Refuses a queue pair whose time stamps would be of a clock that the device does not have.
+///
+/// Inferred: the default is taken whatever the capability says. UCX names it in each queue pair that it makes by DevX,
+/// without a look at the capability (`uct_ib_mlx5_devx_create_qp_common`), and a ConnectX-6 Dx announces free running
+/// alone. Linux avoids it there (`mlx5_get_qp_default_ts`).
 ///
 /// # Errors
 /// BAD_PARAM. Inferred: that of a send queue is recorded.

@@ -3,7 +3,7 @@
 //! An answer is one packet, except the answer to an RDMA READ: that is a stream, which stays at the head of the queue
 //! until its last packet has left. Successive acknowledgements merge into the last of them, and so do successive
 //! NAKs. Answers to duplicates are inserted by PSN, and do not count against the responder's resources: the requester
-//! has given up the original request.
+//! has given up the original request. A duplicate read that replaces the original's unfinished answer does count.
 
 use super::core::{Core, Outgoing};
 use super::state::Service;
@@ -43,6 +43,8 @@ pub(super) struct ReadStream {
     pub(super) va: u64,
     pub(super) left: u32,
     pub(super) is_first: bool,
+    /// A repetition of a read whose first answer was sent completely. It uses no resource, and ends silently if its key
+    /// is invalid.
     pub(super) is_duplicate: bool,
 }
 
@@ -135,7 +137,8 @@ impl Answers {
         });
     }
 
-    /// Answers a read. A duplicate replaces the remaining stream of the original, and takes its part.
+    /// Answers a read. A duplicate replaces the rest of an answer that is still being sent, and counts as that answer:
+    /// as the original if it replaces the original.
     pub(super) fn read(&mut self, mut stream: ReadStream) {
         if stream.is_duplicate {
             self.queue.retain(|answer| {
@@ -143,7 +146,9 @@ impl Answers {
                     return true;
                 };
                 let is_replaced = other.end == stream.end;
-                stream.is_duplicate &= other.is_duplicate || !is_replaced;
+                if is_replaced && !other.is_duplicate {
+                    stream.is_duplicate = false;
+                }
                 !is_replaced
             });
         }
@@ -207,7 +212,7 @@ impl Answers {
                 let psn = stream.psn;
                 match stream.send_one(core, host, self.msn) {
                     Ok(is_done) => is_done,
-                    // The requester has the first answer.
+                    // The whole first answer was sent, and the key may be invalid since.
                     Err(_) if stream.is_duplicate => true,
                     Err(_) => return Err(Interrupted(psn)),
                 }

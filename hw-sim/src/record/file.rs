@@ -9,8 +9,8 @@
 //! a file that was cut, or whose writer was killed, is good up to its last whole block. A reader has one block in
 //! memory; it refuses a block longer than a writer makes.
 //!
-//! A record has no length of its own, so a field more or less in one of them is a new version. Version 2 added the
-//! traffic classes to [`Record::Qos`]. All other records are the same in version 1, which is read but for that one.
+//! A record has no length of its own, so a field added or removed is a new version. Version 2 added the traffic classes
+//! to [`Record::Qos`]. A file of version 1 is read up to its first such record; all others are the same.
 
 use std::io::{self, Read, Write};
 
@@ -27,8 +27,10 @@ const MAGIC: &[u8; 8] = b"mlx5rec\n";
 pub const VERSION: u16 = 2;
 /// Oldest version that is read.
 const OLDEST: u16 = 1;
-/// Number of [`Record::Qos`] in a file, and the first version with today's form of it.
-const QOS: (u8, u16) = (30, 2);
+/// Number of [`Record::Qos`] in a file.
+const QOS_NUMBER: u8 = 30;
+/// First version with today's form of that record.
+const QOS_SINCE: u16 = 2;
 /// Bytes of records in a block before it is written.
 const BLOCK: usize = 256 << 10;
 /// Limit of a record's bytes.
@@ -58,7 +60,9 @@ pub enum RecordingError {
     #[error("a recording of version {0}; this simulator reads versions {OLDEST} to {VERSION}")]
     Version(u16),
     /// A record whose form has changed since the recording's version.
-    #[error("a recording of version {0} has settings of a port, whose form is another one since version {since}", since = QOS.1)]
+    #[error(
+        "a recording of version {0} has settings of a port, which are read from version {QOS_SINCE} on"
+    )]
     OldSettings(u16),
     /// Bytes that no writer produces.
     #[error("damaged {place}: {what}")]
@@ -243,8 +247,7 @@ impl<R: Read> Reader<R> {
         if self.at == self.block.len() && !self.next_block()? {
             return Ok(None);
         }
-        let (number, first) = QOS;
-        if self.version < first && self.block[self.at] == number {
+        if self.version < QOS_SINCE && self.block[self.at] == QOS_NUMBER {
             return Err(RecordingError::OldSettings(self.version));
         }
         let place = || format!("block {}, byte {}", self.blocks, self.at);

@@ -23,8 +23,8 @@ const CHANNEL_ADAPTER: u8 = 1;
 const ANSWERED_NS: u64 = 1_000_000;
 
 impl Env {
-    /// The link of a card's port goes down at both ends when the answer to the Set that wants it has left, and trains
-    /// again. Until then the port shows Down, and another such Set changes nothing.
+    /// Plans that the link of a card's port goes down at both ends and trains again, once the answer to the Set has left.
+    /// Until then this port shows Down, and another such Set changes nothing.
     pub(crate) fn retrain_soon(&mut self, seat: Seat) {
         if let Some(function) = self.manager(seat)
             && !self.retrains(seat)
@@ -43,11 +43,9 @@ impl Env {
 
     /// The link of a function's port.
     pub fn link(&self, seat: Seat) -> Link {
-        if self.retrains(seat) {
-            return Link::Dark;
-        }
         let uplink = &self.card(seat).uplink;
         match (self.is_up(seat), uplink.light && !uplink.is_training()) {
+            (true, _) if self.retrains(seat) => Link::Dark,
             (true, _) => Link::Up,
             (false, true) => Link::Disabled,
             (false, false) => Link::Dark,

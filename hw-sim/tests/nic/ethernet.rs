@@ -120,7 +120,8 @@ fn a_frame_is_counted_where_statistics_are_read() {
 
 /// A device with only a real-time clock has no queue with free-running time stamps: status 3, syndrome 0xd61c0b of
 /// CREATE_SQ on ConnectX-6 Dx (Linux commit 0f3caaa2c6fb). With only a free-running clock, 0 is the only value of a
-/// send or receive queue (mlx5_ifc.h). A queue pair may always name the default, as UCX does on every card.
+/// send or receive queue (mlx5_ifc.h). Inferred: a queue pair may always name the
+/// default, as UCX does on every card.
 #[test]
 fn a_queue_has_time_stamps_of_a_clock_that_is_there() {
     for (capability, taken) in [(0, [0].as_slice()), (1, &[1, 2]), (2, &[0, 1, 2])] {

@@ -645,8 +645,8 @@ fn packets_with_another_partition_key_are_dropped() {
     assert_eq!(pair.b.host.read(DATA, 4), [0; 4]);
 }
 
-/// A target's response invalidates the key of a read whose answer has come, while the same read, which was sent again
-/// in vain, is still under way. Linux: drivers/infiniband/sw/rxe/rxe_resp.c, duplicate_request (class D error).
+/// An NVMe target's response invalidates the key of a read that it has received whole, while the same read, which was
+/// sent again in vain, is still being answered. Inferred that a card drops it: rxe refuses it.
 #[test]
 fn duplicate_read_whose_key_is_gone_is_dropped_before_and_within_its_answer() {
     for sent in 0..3 {
@@ -680,6 +680,32 @@ fn duplicate_read_whose_key_is_gone_is_dropped_before_and_within_its_answer() {
         pair.settle();
         assert_eq!(pair.a.send_results(), [(0, 0), (1, 0)], "after {sent}");
     }
+}
+
+/// The requester cannot have the whole first answer: it was still being sent.
+#[test]
+fn duplicate_read_that_replaces_its_first_answer_is_refused_if_its_key_is_gone() {
+    let mut pair = Pair::new();
+    let headers = Headers {
+        reth: Some(RethRepr {
+            va: DATA,
+            rkey: READ_ONLY,
+            length: 4 * MTU,
+        }),
+        ..Headers::NONE
+    };
+    let request = forged(Operation::ReadRequest, FIRST_PSN, headers, &[]);
+    for _ in 0..2 {
+        pair.deliver(Port::B, &request);
+        pair.b.qp.run(&mut pair.b.host);
+    }
+    assert_eq!(pair.b.host.frames.len(), 2);
+    pair.b.host.keys.remove(&READ_ONLY);
+    while pair.b.qp.pending() && pair.b.qp.state() != State::Error {
+        pair.b.qp.run(&mut pair.b.host);
+    }
+    assert_eq!(pair.b.qp.state(), State::Error);
+    assert_eq!(pair.b.host.events, [EventType::WQ_ACCESS_ERROR]);
 }
 
 /// Half of all PSNs are in the past: a sender that does not know the connection's PSNs must not get a NAK for a read,

@@ -54,7 +54,7 @@ fn is_of_name(c: char) -> bool {
 
 /// Returns what is wrong with a name, if it is a test's.
 fn mistake(name: &str, functions: &BTreeSet<&str>) -> Option<&'static str> {
-    let whole = name.trim_end_matches('…');
+    let whole = name.replace('…', "");
     if !whole.chars().all(is_of_name) || whole.matches('_').count() < UNDERSCORES {
         None
     } else if whole != name {
@@ -84,7 +84,7 @@ fn wrong_of_the_page(text: &str, functions: &BTreeSet<&str>) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut named = BTreeSet::new();
     let is_other = |name: &str| OTHERS.iter().any(|(other, _)| *other == name);
-    // Whether each column of the present table names tests.
+    // For each column of the current table: true if its header has the word "test".
     let mut columns: Vec<bool> = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let Some(row) = line.strip_prefix('|') else {

@@ -20,7 +20,14 @@ fn without_rights(test: impl FnOnce() + Send) {
     thread::scope(|scope| {
         let thread = scope.spawn(|| {
             if geteuid().is_root() {
-                setfsuid(Uid::from_raw(65_534));
+                let nobody = Uid::from_raw(65_534);
+                setfsuid(nobody);
+                // The call reports no failure; a second one returns the user of the first.
+                assert_eq!(
+                    setfsuid(nobody),
+                    nobody,
+                    "this user namespace has no user 65534"
+                );
             }
             test();
         });

@@ -57,8 +57,6 @@ use permit::{permit, status_of};
 /// The commands of a worker, with what they need: namespaces, buffers, disks.
 pub(crate) struct Commands {
     pub ios: Vec<Io>,
-    /// The worker's number, for log lines.
-    worker: u32,
     pub lists: LocalLists,
     pub buffers: Buffers,
     pub memory: Memory,
@@ -72,13 +70,12 @@ pub(crate) struct Commands {
 
 impl Commands {
     /// A worker's table of `count` commands.
-    pub(crate) fn new(worker: u32, count: u32, buffers: u32, memory: Memory, disks: Disks) -> Self {
+    pub(crate) fn new(count: u32, buffers: u32, memory: Memory, disks: Disks) -> Self {
         let is_any_lost = Arc::new(AtomicBool::new(false));
         Self {
             ios: (0..count)
                 .map(|number| Io::new(number, &is_any_lost))
                 .collect(),
-            worker,
             lists: LocalLists::default(),
             buffers: Buffers::new(buffers),
             memory,
@@ -195,9 +192,7 @@ impl Commands {
         match ended.result {
             Ok(bytes) => io.moved = u32::try_from(bytes).unwrap_or(u32::MAX),
             Err(error) => {
-                let (nsid, opcode) = (io.sqe.nsid.get(), io.sqe.opcode);
-                tracing::warn!(worker = self.worker, nsid, opcode, %error, "disk");
-                io.status = status_of(&error, opcode);
+                io.status = status_of(&error, io.sqe.opcode);
                 io.moved = 0;
             }
         }

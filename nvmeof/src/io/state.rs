@@ -150,20 +150,10 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use strum::VariantArray;
+    use crate::tables::assert_table;
 
     #[test]
     fn every_pair_of_state_and_step_is_as_the_checked_in_table_says() {
-        let mut table = String::new();
-        for state in State::VARIANTS {
-            for step in Step::VARIANTS {
-                let row = match state.next(*step) {
-                    Some(next) => format!("{state:?} + {step:?} -> {next:?}\n"),
-                    None => format!("{state:?} + {step:?} is a bug\n"),
-                };
-                table.push_str(&row);
-            }
-        }
-        assert_eq!(table, include_str!("state.table"), "\n{table}");
+        assert_table(State::next, "is a bug", include_str!("state.table"));
     }
 }

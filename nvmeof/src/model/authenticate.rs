@@ -269,7 +269,9 @@ impl Model {
             self.note_error(id, queue, &turn.sqe, answer.status);
             return (answer, false);
         } else if turn.exchange.is_done() {
-            tracing::info!(controller = id, queue, "authenticated");
+            if let Some(unlogged) = self.lines.take(turn.source, "authenticated", now) {
+                tracing::info!(controller = id, queue, unlogged, "authenticated");
+            }
             self.exchanges.remove(&(id, queue));
             return (turn.answer, true);
         }

@@ -507,7 +507,7 @@ impl Model {
         }
     }
 
-    /// A connection of a controller broke: neither side has disconnected it. Logs the cause.
+    /// Logs why a connection of a controller ended, if no side has disconnected it. [`Model::queue_lost`] follows.
     pub fn queue_broke(&mut self, id: u16, queue: u16, connection: u64, cause: &dyn Display) {
         let controller = self.controllers.get(&id);
         let Some(controller) = controller.filter(|one| one.has_queue(queue, connection)) else {

@@ -264,10 +264,7 @@ impl Worker {
             if number == 0 {
                 self.held.remove(&controller);
             }
-            let is_orderly = |cause: &EndCause| {
-                matches!(cause, EndCause::Disconnected | EndCause::PeerDisconnected)
-            };
-            let broke = cause.filter(|cause| !is_orderly(cause));
+            let broke = cause.filter(|cause| !is_orderly(*cause));
             self.target.with(|model| {
                 if let Some(cause) = &broke {
                     model.queue_broke(controller, number, connection, cause);
@@ -398,4 +395,12 @@ impl Worker {
             }
         }
     }
+}
+
+/// Returns whether a side has ended the connection itself.
+const fn is_orderly(cause: EndCause) -> bool {
+    matches!(
+        cause,
+        EndCause::Disconnected | EndCause::PeerDisconnected | EndCause::DrainTimedOut
+    )
 }

@@ -335,20 +335,10 @@ impl Queues {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use strum::VariantArray;
+    use crate::tables::assert_table;
 
     #[test]
     fn every_pair_of_state_and_step_is_as_the_checked_in_table_says() {
-        let mut table = String::new();
-        for state in State::VARIANTS {
-            for step in Step::VARIANTS {
-                let row = match state.next(*step) {
-                    Some(next) => format!("{state:?} + {step:?} -> {next:?}\n"),
-                    None => format!("{state:?} + {step:?} refused\n"),
-                };
-                table.push_str(&row);
-            }
-        }
-        assert_eq!(table, include_str!("queue.table"), "\n{table}");
+        assert_table(State::next, "refused", include_str!("queue.table"));
     }
 }

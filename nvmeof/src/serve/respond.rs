@@ -3,6 +3,7 @@
 use udapl::CompletionFlags;
 use udapl::error::ReturnType;
 use udapl::memory::RmrTriplet;
+use udapl::reactor::ReactorError;
 
 use super::error::WorkerError;
 use super::queue::State;
@@ -267,8 +268,23 @@ impl Worker {
     /// A disk has done an operation.
     pub(super) fn disk_done(&mut self, ended: Ended) -> Result<(), WorkerError> {
         let at = ended.io;
+        if let Err(error) = &ended.result {
+            self.warn_of_disk(at, error);
+        }
         let act = self.commands.disk_done(ended);
         self.carry_out(at, act)
+    }
+
+    /// Logs that a disk failed an operation: a host that writes to a full disk causes one with each write.
+    fn warn_of_disk(&mut self, at: u32, error: &ReactorError) {
+        let io = &self.commands.ios[at as usize]; // CAST: widening.
+        let (nsid, opcode) = (io.sqe.nsid.get(), io.sqe.opcode);
+        let queue = self.queues.get(io.queue);
+        if let Some(source) = queue.map(|queue| queue.place.source)
+            && let Some(unlogged) = self.lines.take(source, "disk", self.target.now())
+        {
+            tracing::warn!(worker = self.id, nsid, opcode, %error, unlogged, "a disk failed an operation");
+        }
     }
 
     /// No worker has a write at the block of this command any more.

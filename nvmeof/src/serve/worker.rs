@@ -187,7 +187,7 @@ impl Worker {
             events,
             srq,
             psp: Some(psp),
-            commands: Commands::new(id, all, config.buffers, memory.data(), disks),
+            commands: Commands::new(all, config.buffers, memory.data(), disks),
             memory,
             places,
             queues: Queues::default(),

@@ -22,10 +22,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
-use driver::{Clock, DmaMemory, File, Reactor, RealClock};
 use indicatif::{ProgressBar, ProgressStyle};
 use sha2::{Digest, Sha256};
+use udapl::DmaMemory;
 use udapl::fabric::Fabric;
+use udapl::reactor::{Clock, File, Reactor, RealClock};
 
 use self::kind::Kind;
 use self::setup::Job;

@@ -3,8 +3,7 @@
 use std::net::IpAddr;
 
 use anyhow::{Context, Result};
-use hw_sim::FunctionReport;
-use udapl::fabric::Fabric;
+use udapl::fabric::{Fabric, FunctionReport};
 use udapl::{Ia, OpenOptions};
 
 /// The names of the sides.

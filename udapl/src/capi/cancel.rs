@@ -3,8 +3,8 @@
 //! pthread_cancel(3) ends a thread at a cancellation point, such as a sleep in the middle of a call, while the thread
 //! has exclusive access to the adapter. It unwinds the stack by a forced unwind, which Rust frames do not support. So
 //! a call disables cancellation, as glibc does in its own calls that must not be interrupted. The thread ends at its
-//! next cancellation point after the call. Posts and dequeues do not
-//! do this: a thread must not be cancelled in one of them (`udat.h`).
+//! next cancellation point after the call. Posts and dequeues do not disable cancellation: a thread must not be
+//! cancelled in one of them (`udat.h`).
 
 // UNSAFETY: calls a function of the C library.
 #![expect(unsafe_code, reason = "pthread_setcancelstate(3)")]

@@ -13,7 +13,7 @@
 //! requested one is used. An [`Opened`] adapter holds its dynamic entry, which cannot be removed before the adapter
 //! is dropped.
 //!
-//! A [`Registry`] lists static entries of other libraries but does not open them: only [`capi`](crate::capi) loads
+//! A [`Registry`] lists static entries of other libraries but does not open them: only the C ABI (`libdat`) loads
 //! foreign libraries, because only C providers have a stable ABI. Both use the same rules for names and records
 //! (`Directory`). [`ia_open`] takes device names and needs no registry.
 

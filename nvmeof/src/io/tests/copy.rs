@@ -1,7 +1,7 @@
 //! Copy.
 
 use super::*;
-use crate::disk::faults::{LONGEST_DELAY, Of, Orders};
+use crate::disk::faults::Of;
 
 /// A source range: its first block at byte 8, its blocks less one at byte 16 (NVM Command Set, "Copy", format 0).
 fn range(first: u8, blocks: u8) -> [u8; 32] {
@@ -28,14 +28,7 @@ fn numbered(source: Source) -> Loop {
 #[test]
 fn a_copy_copies_the_ranges_that_were_checked_whatever_its_memory_holds_later() {
     let mut host = numbered(Source::Faulty(BYTES));
-    let namespace = host.namespace();
-    let faults = namespace.disk().faults().expect("a faulty disk");
-    faults.order(Some(Orders {
-        of: Of::Reads,
-        delay: LONGEST_DELAY,
-        times: Some(1),
-        ..Orders::default()
-    }));
+    let faults = host.hold_next(Of::Reads);
     assert_eq!(host.write(64, &[0xee; 8 * BLOCK]), DONE);
     host.host[..32].copy_from_slice(&range(8, 1));
     let (cid, at) = host.send(copy(64, 1), memory(0, 32));
@@ -75,13 +68,7 @@ fn a_copy_puts_its_ranges_behind_each_other_and_refuses_those_that_reach_outside
 fn a_copy_does_not_go_on_to_another_namespace_of_the_same_number() {
     let mut host = numbered(Source::Faulty(BYTES));
     let before = host.namespace();
-    let faults = before.disk().faults().expect("a faulty disk");
-    faults.order(Some(Orders {
-        of: Of::Reads,
-        delay: LONGEST_DELAY,
-        times: Some(1),
-        ..Orders::default()
-    }));
+    let faults = host.hold_next(Of::Reads);
     host.host[..32].copy_from_slice(&range(8, 1));
     let (cid, _) = host.send(copy(64, 1), memory(0, 32));
     host.remove_namespace();

@@ -1,7 +1,7 @@
 //! Compare, and compare and write.
 
 use super::*;
-use crate::disk::faults::{LONGEST_DELAY, Of, Orders};
+use crate::disk::faults::Of;
 use crate::nvme::command::{FUSE_FIRST, FUSE_SECOND};
 
 const FAILED: Status = Status::FAILED_FUSED.dnr();
@@ -82,13 +82,7 @@ fn a_pair_waits_for_the_data_of_both_in_either_order() {
 fn a_pair_keeps_writes_and_other_pairs_away_from_its_block_and_from_no_other() {
     let mut host = Loop::new(Source::Faulty(BYTES));
     let namespace = host.namespace();
-    let faults = namespace.disk().faults().expect("a faulty disk");
-    faults.order(Some(Orders {
-        of: Of::Reads,
-        delay: LONGEST_DELAY,
-        times: Some(1),
-        ..Orders::default()
-    }));
+    let faults = host.hold_next(Of::Reads);
     let first = pair(&mut host, 0, 1);
     host.turn();
     assert_eq!(namespace.locks(), [9]);
@@ -113,14 +107,7 @@ fn a_pair_keeps_writes_and_other_pairs_away_from_its_block_and_from_no_other() {
 #[test]
 fn a_pair_waits_for_a_write_that_a_disk_has_already() {
     let mut host = Loop::new(Source::Faulty(BYTES));
-    let namespace = host.namespace();
-    let faults = namespace.disk().faults().expect("a faulty disk");
-    faults.order(Some(Orders {
-        of: Of::Writes,
-        delay: LONGEST_DELAY,
-        times: Some(1),
-        ..Orders::default()
-    }));
+    let faults = host.hold_next(Of::Writes);
     host.host[8192..8192 + BLOCK].fill(1);
     let (write, _) = host.send(transfer(opcode::WRITE, 9, 1), memory(8192, BLOCK));
     let sent = pair(&mut host, 1, 2);
@@ -139,14 +126,7 @@ fn a_pair_waits_for_a_write_that_a_disk_has_already() {
 #[test]
 fn a_pair_whose_namespace_goes_after_the_comparison_names_the_write_as_the_cause() {
     let mut host = Loop::new(Source::Faulty(BYTES));
-    let namespace = host.namespace();
-    let faults = namespace.disk().faults().expect("a faulty disk");
-    faults.order(Some(Orders {
-        of: Of::Reads,
-        delay: LONGEST_DELAY,
-        times: Some(1),
-        ..Orders::default()
-    }));
+    let faults = host.hold_next(Of::Reads);
     let sent = pair(&mut host, 0, 1);
     host.turn();
     host.remove_namespace();
@@ -163,14 +143,7 @@ fn a_pair_whose_namespace_goes_after_the_comparison_names_the_write_as_the_cause
 fn a_write_that_waits_for_a_block_ends_with_its_namespace_or_its_connection() {
     for ends in [false, true] {
         let mut host = Loop::new(Source::Faulty(BYTES));
-        let namespace = host.namespace();
-        let faults = namespace.disk().faults().expect("a faulty disk");
-        faults.order(Some(Orders {
-            of: Of::Reads,
-            delay: LONGEST_DELAY,
-            times: Some(1),
-            ..Orders::default()
-        }));
+        let faults = host.hold_next(Of::Reads);
         let sent = pair(&mut host, 0, 1);
         host.turn();
         let write = transfer(opcode::WRITE, 9, 1);
@@ -187,7 +160,10 @@ fn a_write_that_waits_for_a_block_ends_with_its_namespace_or_its_connection() {
         }
         host.remove_namespace();
         faults.order(None);
-        answers(&mut host, sent);
+        assert_eq!(
+            answers(&mut host, sent),
+            [FAILED, Status::INVALID_NAMESPACE.dnr()]
+        );
         if !ends {
             assert_eq!(host.answer(blocked[0].0), Status::INVALID_NAMESPACE.dnr());
         }

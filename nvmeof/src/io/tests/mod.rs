@@ -19,6 +19,7 @@ use super::{
     Commands, DataBuffer, Disks, Do, Event, Issuer, Layout, Lock, LockOwner, Memory, Owner, PAGE,
     QueueId, State, Step,
 };
+use crate::disk::faults::{Faults, LONGEST_DELAY, Of, Orders};
 use crate::disk::{Disk, Source};
 use crate::model::{
     Connected, MAX_TRANSFER, Model, Moment, Namespace, NamespaceConfig, Place, SubsystemConfig,
@@ -114,7 +115,7 @@ impl Loop {
         let (pages, buffers) = (alloc(COMMANDS * PAGE), alloc((BUFFERS + 1) * MAX_TRANSFER));
         let memory = Memory::new(pages, buffers, layout);
         let disks = Disks::new(32).expect("a ring");
-        let mut commands = Commands::new(0, COMMANDS, BUFFERS, memory, disks);
+        let mut commands = Commands::new(COMMANDS, BUFFERS, memory, disks);
         let list = commands
             .lists
             .join(connected.namespaces.as_ref().expect("a list"));
@@ -153,6 +154,19 @@ impl Loop {
     fn remove_namespace(&mut self) {
         let removed = self.model.remove_namespace(&self.subsystem, 1);
         removed.expect("a namespace");
+    }
+
+    /// Holds back the next operation of this kind at the faulty disk, until its orders are withdrawn.
+    fn hold_next(&self, of: Of) -> Arc<Faults> {
+        let namespace = self.namespace();
+        let faults = namespace.disk().faults().expect("a faulty disk");
+        faults.order(Some(Orders {
+            of,
+            delay: LONGEST_DELAY,
+            times: Some(1),
+            ..Orders::default()
+        }));
+        Arc::clone(faults)
     }
 
     fn namespace(&self) -> Arc<Namespace> {

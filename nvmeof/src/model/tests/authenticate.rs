@@ -268,7 +268,7 @@ impl tracing::Subscriber for Lines {
 }
 
 /// Returns the cost of a function, and its lines of the log.
-fn costs(act: impl FnOnce()) -> (Spent, usize) {
+pub(super) fn costs(act: impl FnOnce()) -> (Spent, usize) {
     let lines = Arc::new(AtomicUsize::new(0));
     let counting = Lines(Arc::clone(&lines));
     let ((), spent) = tracing::subscriber::with_default(counting, || cost::of(act));

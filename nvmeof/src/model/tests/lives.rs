@@ -265,3 +265,26 @@ fn opcodes_and_flags_that_are_none_are_refused() {
     let gone = model.command(id + 1, 0, &sqe(0x18, 0, [0; 4]), 0, secs(1));
     assert_eq!(gone, Outcome::Answered(Status::INTERNAL.into()));
 }
+
+#[test]
+fn a_broken_connection_is_logged_within_the_budget_of_its_address() {
+    let mut m = model(true);
+    let made = m.connect(place(0), asked(0), &data(&disks(), HOST, 0xffff), secs(0));
+    let made = made.expect("a controller");
+    let (id, connection) = (made.controller, made.connection);
+    let lines = |m: &mut Model, queue, connection| {
+        let (_, lines) =
+            super::authenticate::costs(|| m.queue_broke(id, queue, connection, &"no answer"));
+        lines
+    };
+    assert_eq!(
+        lines(&mut m, 0, connection + 1),
+        0,
+        "another connection has the queue"
+    );
+    assert_eq!(lines(&mut m, 1, connection), 0, "there is no such queue");
+    for _ in 0..udapl::log_budget::LINES {
+        assert_eq!(lines(&mut m, 0, connection), 1);
+    }
+    assert_eq!(lines(&mut m, 0, connection), 0, "the budget is spent");
+}
