@@ -339,13 +339,11 @@ impl FrameSocket {
                 && writer.must_wake()
                 && let Err(error) = self.send_control(WAKE, &[])
             {
-                // A full socket wakes the other side as well. A wake that found no room is sent with the next frame.
+                // The next frame sends the wake that this one could not send.
+                writer.wake_failed();
                 let is_gone = [ErrorKind::BrokenPipe, ErrorKind::ConnectionReset];
                 if is_gone.contains(&error.kind()) {
                     return Err(error);
-                }
-                if error.kind() != ErrorKind::WouldBlock {
-                    writer.wake_failed();
                 }
             }
             return Ok(pushed);
@@ -810,6 +808,22 @@ mod tests {
         assert_eq!(take(), Taken::Frame);
         assert!(second.arm());
         assert!(first.send(b"three").unwrap() && is_woken());
+    }
+
+    /// The system may answer EAGAIN although the other side has nothing to read.
+    #[test]
+    fn a_wake_that_found_no_room_is_sent_with_the_next_frame() {
+        let [first, second] = first_and_second();
+        second.take(&mut Vec::new()).unwrap();
+        first.take(&mut Vec::new()).unwrap();
+        second.take(&mut Vec::new()).unwrap();
+        assert!(second.arm());
+        while first.send_control(WAKE, &[]).is_ok() {}
+        assert!(first.send(b"one").unwrap(), "the frame is in the ring");
+        while second.message(&mut [0; FRAME_BYTES]).unwrap().is_some() {}
+        assert!(first.send(b"two").unwrap());
+        let mut socket = [PollFd::new(second.end.fd.as_fd(), PollFlags::POLLIN)];
+        assert_eq!(poll(&mut socket, PollTimeout::ZERO).unwrap(), 1);
     }
 
     #[test]
